@@ -662,7 +662,7 @@ class Pipeline:
         seen: list[Verdict] = []
         unknown: set[Kind] = set()
         for detector in self._detectors:
-            call = partial(detector.look, self._history, graph)
+            call = partial(detector.verdicts, self._history, graph)
             verdicts = _guarded(detector.name, failures, call)
             if verdicts is None:
                 unknown.add(detector.kind)

@@ -23,29 +23,29 @@ _ABSENT_S: Final = 60.0
 """A restart takes 17 to 30 s (facts/torchft.md), and twice that where a pod has to be scheduled."""
 
 
-def absent(history: History) -> tuple[Verdict, ...]:
+def absent(history: History) -> Iterable[Verdict]:
     """One verdict for each group that is missing."""
     groups = grouped((track.group, track) for track in history.tracks.values())
     if len(groups) == len(history.groups()) and not history.fallen_s:
-        return ()  # the usual case
-    verdicts = (_judge(history, group, tracks) for group, tracks in sorted(groups.items()))
-    return tuple(verdict for verdict in verdicts if verdict is not None)
+        return  # the usual case
+    for group, tracks in sorted(groups.items()):
+        yield from _judge(history, group, tracks)
 
 
-def _judge(history: History, group: GroupName, tracks: list[RankTrack]) -> Verdict | None:
+def _judge(history: History, group: GroupName, tracks: list[RankTrack]) -> Iterable[Verdict]:
     left_s = max(map(_last_s, tracks))
     gone = all(track.observation is None or is_gone(track) for track in tracks)
     trained = any(track.commits for track in tracks) and not any(map(finished, tracks))
     if not gone or not trained or history.now_s - left_s < _ABSENT_S or _beats(history, tracks):
-        return None
+        return
     others = [t for t in history.present() if t.group != group]
     commits = (t.last_commit_s for t in others if t.last_commit_s is not None)
     if max(commits, default=0.0) < left_s + _ABSENT_S / 2:
-        return None  # the job stands, or is over
+        return  # the job stands, or is over
     hosts = history.hosts(tuple(track.rank for track in tracks))
     said, away_s = told(history, tracks), history.now_s - left_s
     why = "" if said is None else parted(group, listed(hosts), said, away_s, history.now_s) + "; "
-    return Verdict(
+    yield Verdict(
         kind=Kind.ABSENT,
         groups=(group,),
         reason=(

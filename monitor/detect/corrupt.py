@@ -7,32 +7,17 @@ groups at once it comes from the optimiser or the data, and is not reported.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.detect.weights import LATEST, Dissent
-from lightkeeper.monitor.detect.wording import (
-    EXCHANGED,
-    FINITE_AGAIN,
-    ONLY_THE_LOSS,
-    attempts_needed,
-    earlier_by_the_clock,
-    everybody_not_finite,
-    first_not_finite,
-    in_the_same_step,
-    loss_jumps,
-    not_finite_since,
-    not_seen_finite,
-    weights_differ,
-    weights_tie,
-)
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, RankName, group_of
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
-from lightkeeper.monitor.model.wording import groups_of, listed
+from lightkeeper.monitor.model.wording import does, groups_of, listed, plural
 from lightkeeper.worker_server.wire import Spoilt
 
 # -- not finite --------------------------------------------------------------------------------
@@ -61,20 +46,18 @@ class Spell:
     since_s: float
 
 
-def spells(history: History) -> tuple[Spell, ...]:
+def spells(history: History) -> Iterable[Spell]:
     """Ranks that are not finite, or were not a moment ago."""
-    cases = []
     for track in history.present():
         spoilt = _spoilt(track)
         if spoilt is None or _harmless(history, track, spoilt):
             continue
         since_s = (track.seen_s if track.report_s is None else track.report_s) - spoilt.age_s
         if spoilt.run or history.now_s - since_s < history.config.spell_shown_s:
-            cases.append(Spell(track.rank, track.group, spoilt, since_s))
-    return tuple(cases)
+            yield Spell(track.rank, track.group, spoilt, since_s)
 
 
-def not_finite(history: History, cases: Sequence[Spell]) -> tuple[Verdict, ...]:
+def not_finite(history: History, cases: Sequence[Spell]) -> Iterable[Verdict]:
     """Numbers that are not finite (X): the rank with the first NaN or Inf, or that it is unknown.
 
     TorchFT commits a NaN to all groups, so that a step later nobody is finite. The rank that saw it
@@ -86,7 +69,7 @@ def not_finite(history: History, cases: Sequence[Spell]) -> tuple[Verdict, ...]:
     should).
     """
     if not cases:
-        return ()
+        return
     step = min(case.spoilt.first_step for case in cases)
     seen = [case for case in cases if case.spoilt.first_step == step]
     own = [case for case in seen if case.spoilt.where != "exchanged"]
@@ -95,11 +78,12 @@ def not_finite(history: History, cases: Sequence[Spell]) -> tuple[Verdict, ...]:
     others = {name: ranks for name, ranks in history.groups().items() if name not in groups}
     unknown = sorted(name for name, ranks in others.items() if not _was_finite(ranks, step))
     if unknown and history.now_s - min(case.since_s for case in first) < history.config.silent_s:
-        return ()  # they may have been first: look again
+        return  # they may have been first: look again
     why = _doubt(cases, first, unknown, own=bool(own))
     if why is not None:
-        return (_cannot_tell(cases, own or cases, why),)
-    return (_culprit(history, cases, first),)
+        yield _cannot_tell(cases, own or cases, why)
+    else:
+        yield _culprit(history, cases, first)
 
 
 def _harmless(history: History, track: RankTrack, spoilt: Spoilt) -> bool:
@@ -160,22 +144,27 @@ def _doubt(
     """Why the first seen need not be the first; None: they are."""
     groups = sorted({case.group for case in first})
     if not own:
-        return EXCHANGED
+        return "it came with what was exchanged, and nobody says that it was its own"
     if len(groups) > 1:
-        return in_the_same_step(groups)
+        same = "were so in the same step: bad data, a learning rate or the program"
+        return f"{listed(groups)} {same}"
     if unknown:
-        return not_seen_finite(unknown)
+        return f"{listed(unknown)} cannot be seen to have been finite then"
     since_s = min(case.since_s for case in first) - _TURN_S
-    earlier = (c for c in cases if c.group not in groups and c.since_s < since_s)
-    return next((earlier_by_the_clock(c.rank, c.spoilt.first_step) for c in earlier), None)
+    for case in cases:
+        if case.group not in groups and case.since_s < since_s:
+            return f"{case.rank} was so earlier by the clock, at step {case.spoilt.first_step}"
+    return None
 
 
 def _cannot_tell(cases: Sequence[Spell], first: Sequence[Spell], why: str) -> Verdict:
     ranks = tuple(sorted(case.rank for case in first))
+    step = min(case.spoilt.first_step for case in first)
     return Verdict(
         kind=Kind.STATE_CORRUPT,
         culprits=ranks,
-        reason=not_finite_since(ranks, min(case.spoilt.first_step for case in first), why),
+        reason=f"{does(ranks, 'is')} not finite since step {step}, and who was first cannot be "
+        f"told: {why}",
         since_s=min(case.since_s for case in first),
         victims=tuple(sorted(case.rank for case in cases if case not in first)),
         evidence={case.rank: _seen(case.spoilt) for case in cases},
@@ -202,7 +191,8 @@ def _culprit(history: History, cases: Sequence[Spell], first: Sequence[Spell]) -
         kind=Kind.STATE_CORRUPT,
         culprits=ranks,
         groups=(group,),
-        reason=first_not_finite(ranks, step, poisoned, local=local, shared=shared),
+        reason=f"{does(ranks, 'was')} the first that {plural(ranks, 'was', 'were')} not finite, at "
+        f"step {step}, {_where(poisoned, local=local, shared=shared)}",
         confidence=Confidence.UNSURE if shared and spare else Confidence.LIKELY,
         since_s=min(case.since_s for case in nearest),
         victims=poisoned,
@@ -210,6 +200,13 @@ def _culprit(history: History, cases: Sequence[Spell], first: Sequence[Spell]) -
         signature="state_corrupt:not_finite",
         spare=spare,
     )
+
+
+def _where(followers: Sequence[RankName], *, local: bool, shared: bool) -> str:
+    where = "its own loss or gradient" if local else "the sum of its group"
+    then = f"{listed(followers)} followed" if followers else ""
+    whose = "; whose part of the sum it was cannot be told" if shared else ""
+    return f"in {where}; {then or 'every other group was finite in that step'}{whose}"
 
 
 def _seen(spoilt: Spoilt) -> str:
@@ -220,17 +217,22 @@ def _seen(spoilt: Spoilt) -> str:
 def _spare(history: History, *, run: int, step: int, everybody: bool) -> str:
     """Why an eviction would not fix it, or is not needed; empty: it is."""
     if everybody:
-        return everybody_not_finite(step)
+        return (
+            "every group is not finite by now, which no eviction mends: go back to a checkpoint "
+            f"from before step {step}"
+        )
     needed = history.config.spoilt_attempts
     if run >= needed:
         return ""
-    return attempts_needed(run, needed) if run else FINITE_AGAIN
+    if not run:
+        return "it is finite again: the step was lost and nothing else"
+    return f"{run} of the {needed} attempts in a row that an eviction needs"
 
 
 # -- unequal -----------------------------------------------------------------------------------
 
 
-def unequal(history: History) -> tuple[Verdict, ...]:
+def unequal(history: History) -> Iterable[Verdict]:
     """Unequal replicas (X): silent corruption, by fingerprints of the weights. A verdict per group.
 
     The culprit is the odd one out of a lane, at two steps (see `monitor.detect.weights` for who may
@@ -244,13 +246,12 @@ def unequal(history: History) -> tuple[Verdict, ...]:
         if series[-1].odd and not _contradicted(series[-1], dissents):
             for group in groups_of(series[-1].odd):
                 accused.setdefault(group, []).extend(series)
-    verdicts = [_odd_one(group, series) for group, series in sorted(accused.items())]
+    yield from (_odd_one(group, series) for group, series in sorted(accused.items()))
     for series in confirmed:
         ranks = _concerned(series[-1])
         if not any(group in accused for group in groups_of(ranks)):
-            verdicts.append(_unknown(series))
+            yield _unknown(series)
             accused.update(dict.fromkeys(groups_of(ranks), series))
-    return tuple(verdicts)
 
 
 def _concerned(dissent: Dissent) -> tuple[RankName, ...]:
@@ -272,7 +273,8 @@ def _odd_one(group: GroupName, series: Sequence[Dissent]) -> Verdict:
         kind=Kind.STATE_CORRUPT,
         culprits=ranks,
         groups=(group,),
-        reason=weights_differ(ranks, len(last.sides[0]), _steps(series)),
+        reason=f"the weights of {listed(ranks)} differ from those of {len(last.sides[0])} ranks "
+        f"that are equal to each other, after {_steps(series)}: they were equal before",
         confidence=Confidence.CERTAIN,
         since_s=min(dissent.seen_s for dissent in series),
         evidence=_sides(series),
@@ -282,19 +284,26 @@ def _odd_one(group: GroupName, series: Sequence[Dissent]) -> Verdict:
 
 def _unknown(series: Sequence[Dissent]) -> Verdict:
     last, ranks = series[-1], _concerned(series[-1])
+    why = "no majority was equal before and is now"
+    if not last.known:
+        why = (
+            "they were not all seen to be equal before; a heal came between, or they differ by "
+            "design and should take no fingerprints (replicas_equal=False)"
+        )
     return Verdict(
         kind=Kind.STATE_CORRUPT,
         culprits=ranks,
-        reason=weights_tie(last.sides, _steps(series), before=last.known),
+        reason=f"the weights of {' and '.join(listed(side) for side in last.sides[:3])} differ "
+        f"after {_steps(series)}, and who is right cannot be told: {why}",
         since_s=series[0].seen_s,
         evidence=_sides(series),
         signature="state_corrupt:unequal",
     )
 
 
-def _steps(series: Sequence[Dissent]) -> tuple[int, int]:
+def _steps(series: Sequence[Dissent]) -> str:
     steps = {dissent.step for dissent in series}
-    return min(steps), max(steps)
+    return f"steps {min(steps)} and {max(steps)}"
 
 
 def _sides(series: Sequence[Dissent]) -> dict[str, str]:
@@ -312,21 +321,21 @@ _RISE: Final = 1.3
 """A jump worth reporting: the loss is this multiple of what it was."""
 
 
-def corrupt(history: History) -> tuple[Verdict, ...]:
+def corrupt(history: History) -> Iterable[Verdict]:
     """Wrong numbers (X): not finite, else unequal, else a loss that jumps. A verdict per group."""
-    cases = spells(history)
-    nan_verdicts = not_finite(history, cases)
-    if any(case.spoilt.run for case in cases):
-        return nan_verdicts
-    others = unequal(history) or _jumps(history)
-    accused = {group for verdict in others for group in verdict.groups}
-    return (*others, *(verdict for verdict in nan_verdicts if not accused & set(verdict.groups)))
+    cases = tuple(spells(history))
+    accused: set[GroupName] = set()
+    if not any(case.spoilt.run for case in cases):
+        others = [*unequal(history)] or [*_jumps(history)]
+        accused.update(group for verdict in others for group in verdict.groups)
+        yield from others
+    yield from (v for v in not_finite(history, cases) if accused.isdisjoint(v.groups))
 
 
-def _jumps(history: History) -> tuple[Verdict, ...]:
+def _jumps(history: History) -> Iterable[Verdict]:
     limit = history.config.spike_z
     if not any(history.losses.risen(track.rank, _RISE) for track in history.present()):
-        return ()
+        return
     seen = []
     for track in history.present():
         excess = history.losses.excess(track.rank) if track.participating else None
@@ -334,23 +343,22 @@ def _jumps(history: History) -> tuple[Verdict, ...]:
             seen.append((track, excess))
     risen = {track.group for track, (z, _, _) in seen if z > limit * _ALSO}
     if len(risen) != 1 or len({track.group for track, _ in seen}) < 2:
-        return ()
+        return
     jumps = [
         (track, now, usual) for track, (z, now, usual) in seen if z > limit and now > _RISE * usual
     ]
     if not jumps:
-        return ()
+        return
     ranks = tuple(track.rank for track, _, _ in jumps)
     _, now, usual = jumps[0]
-    return (
-        Verdict(
-            kind=Kind.STATE_CORRUPT,
-            culprits=ranks,
-            reason=loss_jumps(ranks, now, usual, LATEST),
-            confidence=Confidence.LIKELY,
-            since_s=history.now_s,
-            evidence={t.rank: f"loss {now:.4g}, usual {usual:.4g}" for t, now, usual in jumps},
-            signature="state_corrupt:loss",
-            spare=ONLY_THE_LOSS,
-        ),
+    yield Verdict(
+        kind=Kind.STATE_CORRUPT,
+        culprits=ranks,
+        reason=f"the loss of {listed(ranks)} is {now:.3g} where it was {usual:.3g}, in the last "
+        f"{LATEST} looks, and that of no other group has risen",
+        confidence=Confidence.LIKELY,
+        since_s=history.now_s,
+        evidence={t.rank: f"loss {now:.4g}, usual {usual:.4g}" for t, now, usual in jumps},
+        signature="state_corrupt:loss",
+        spare="a loss alone evicts nobody: it may be the data of that group",
     )

@@ -50,15 +50,14 @@ from lightkeeper.monitor.detect.wording import (
     of_hang,
     parted,
     stood_in,
+    waits_for,
     waits_in,
-    what_followed,
     why_it_died,
-    working,
 )
 from lightkeeper.monitor.detect.wording import named as ranks_named
-from lightkeeper.monitor.model.names import GroupName, Host, RankName
+from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.verdict import TAKEN, Confidence, Kind, RankStanding, Verdict
-from lightkeeper.monitor.model.wording import listed, plural, seconds
+from lightkeeper.monitor.model.wording import does, listed, plural, seconds
 from lightkeeper.worker_server.wire import ACROSS, RingEntry, Testimony, Weight, one_line
 
 _SHOWN: Final = 8
@@ -90,8 +89,8 @@ _BY_ITSELF: Final = frozenset({End.OWN, End.KILLED})
 _NOT_ITS_OWN: Final = frozenset({End.PEERS, End.ASKED})
 
 
-def dead(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
-    """One verdict for each replica group that lost a process."""
+def dead(history: History, graph: WaitGraph) -> Iterable[Verdict]:
+    """Replica groups that lost a process: one verdict each."""
     lost = {
         group: gone
         for group, members in history.groups().items()
@@ -103,26 +102,25 @@ def dead(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
         if (verdict := _left_early(history, graph, members)) is not None
     ]
     if not early and _over_together(history):
-        return _alike(history)
+        yield from _alike(history)
+        return
+    yield from early
     follows = _followers(history, lost)
-    reported = {group for verdict in early for group in verdict.groups}
-    verdicts = [
-        _ended_hang(history, graph, group, gone) or _verdict(history, graph, group, gone, follows)
-        for group, gone in lost.items()
-        if group not in follows and group not in reported and not _still_hangs(history, graph, gone)
-    ]
-    verdicts += [
-        _lost(history, graph, group, away)
-        for group, members in history.groups().items()
-        if group not in lost and (away := _on_lost_hosts(history, members))
-    ]
-    return (*early, *(_as_told(history, verdict) for verdict in verdicts))
+    explained = {*follows, *(group for verdict in early for group in verdict.groups)}
+    for group, gone in lost.items():
+        if group in explained or _still_hangs(history, graph, gone):
+            continue
+        hang = _ended_hang(history, graph, group, gone)
+        yield _as_told(history, hang or _verdict(history, graph, group, gone, follows))
+    for group, members in history.groups().items():
+        if group not in lost and (away := _on_lost_hosts(history, members)):
+            yield _as_told(history, _lost(history, graph, group, away))
 
 
 def over(history: History) -> frozenset[RankName]:
     """Ranks that ended without a fault: work done, or the whole job was asked to end."""
     gone = [track for track in history.present() if is_gone(track)]
-    asked = bool(gone) and _over_together(history) and not _alike(history)
+    asked = bool(gone) and _over_together(history) and not [*_alike(history)]
     return frozenset(t.rank for t in gone if finished(t) or (asked and end_of(t) is End.ASKED))
 
 
@@ -172,31 +170,29 @@ def _one_error(tracks: Sequence[RankTrack]) -> bool:
     return len(own) > 1 and len(same) == 1 and "" not in same and rest <= _NOT_ITS_OWN
 
 
-def _alike(history: History) -> tuple[Verdict, ...]:
+def _alike(history: History) -> Iterable[Verdict]:
     """The end of a job that ended as a whole, if it was no fault of a rank but no good end."""
     gone = sorted((t for t in history.present() if is_gone(t)), key=attrgetter("death_s"))
     bad = [track for track in gone if end_of(track) in _BY_ITSELF]
     if not bad or any(map(_interrupted, gone)):
-        return ()
+        return
     first_s = gone[0].death_s
     span = seconds(gone[-1].death_s - first_s)
     ago = seconds(history.now_s - first_s)
     own = [track for track in bad if end_of(track) is End.OWN]
     if not own and (history.away is not None or history.unfollowed() is not None):
-        return ()  # all waited for the Lighthouse: `lighthouse_away` says so
+        return  # all waited for the Lighthouse: `lighthouse_away` says so
     same = f"{listed([t.rank for t in own])} raised the same error, " if own else ""
     reason = f"all {len(gone)} ranks of the job ended within {span}, {ago} ago: {same}"
     reason += why_it_died(bad[0]) + (": the program, and no rank" if own else "")
-    return (
-        Verdict(
-            kind=Kind.DEAD,
-            reason=reason,
-            since_s=first_s,
-            victims=tuple(sorted(track.rank for track in gone)),
-            evidence=_how(gone),
-            signature=of_death(bad[0]),
-            settled=True,
-        ),
+    yield Verdict(
+        kind=Kind.DEAD,
+        reason=reason,
+        since_s=first_s,
+        victims=tuple(sorted(track.rank for track in gone)),
+        evidence=_how(gone),
+        signature=of_death(bad[0]),
+        settled=True,
     )
 
 
@@ -258,14 +254,20 @@ def _how(gone: Sequence[RankTrack]) -> dict[str, str]:
     return {t.rank: why_it_died(t) or "how is not known" for t in gone[:_SHOWN]}
 
 
-def _those_waiting(end: _GivenUp, culprits: tuple[RankName, ...]) -> Iterable[str]:
-    """What the first of those that waited say of their end."""
-    return (gave_up(t, end.edges.get(t.rank), culprits) for t in end.waiters[:_SHOWN])
+def _stood(end: _GivenUp, tracks: Sequence[RankTrack]) -> str:
+    """Where they stood, and until when; empty where records alone show who was missing."""
+    if end.finding and not any(t.report is not None and t.report.witness for t in tracks):
+        return ""
+    return stood_in(tracks, [how_it_ended(t, launcher=True) if is_gone(t) else "" for t in tracks])
 
 
-def _works(works: Sequence[RankTrack]) -> Iterable[str]:
-    if works:
-        yield f"{working(works)}: the timeout is shorter than that work"
+def _works(track: RankTrack) -> str:
+    """`job.0 read and wrote 12 MB/s there`: what the kernel saw of work that lasts."""
+    bytes_s = 0.0 if track.used is None else track.used.bytes_s or 0.0
+    cores = 0.0 if track.used is None else track.used.cores or 0.0
+    if bytes_s >= 1e5:
+        return f"{track.rank} read and wrote {bytes_s / 1e6:.3g} MB/s there"
+    return f"{track.rank} used {cores:.2g} cores there"
 
 
 def _ended_hang(
@@ -283,13 +285,16 @@ def _ended_hang(
     culprits = tuple(track.rank for track in stood)
     works = [track for track in stood if at_work(track)]
     victims = {track.rank for track in gone} | set(graph.victims(culprits))
-    placed = not end.finding or any(map(_placed, stood))
-    what = _stood(stood) if placed else end.finding
+    what = _stood(end, stood)
+    said = [what or end.finding]
+    said += [gave_up(t, end.edges.get(t.rank), culprits) for t in end.waiters[:_SHOWN]]
+    if works:
+        said.append(f"{listed([*map(_works, works)])}: the timeout is shorter than that work")
     return Verdict(
         kind=Kind.NOT_ENTERED,
         culprits=culprits,
-        reason="; ".join((what, *_those_waiting(end, culprits), *_works(works))),
-        brief=what if placed else "",
+        reason="; ".join(said),
+        brief=what,
         confidence=Confidence.UNSURE if works else Confidence.LIKELY,
         since_s=end.since_s,
         victims=tuple(sorted(victims - set(culprits))),
@@ -297,11 +302,6 @@ def _ended_hang(
         signature=of_hang(stood),
         settled=True,
     )
-
-
-def _stood(tracks: Sequence[RankTrack]) -> str:
-    """Where they stood, and until when."""
-    return stood_in(tracks, [how_it_ended(t, launcher=True) if is_gone(t) else "" for t in tracks])
 
 
 def _still_hangs(history: History, graph: WaitGraph, gone: list[RankTrack]) -> bool:
@@ -317,7 +317,7 @@ def _missing_by_records(
 ) -> tuple[frozenset[RankName], str]:
     """The ranks that the records of a group show missing since its first death, and why."""
     said = opinion(history, group, within_s=history.now_s - min(track.death_s for track in gone))
-    for finding, ranks in () if said is None else said.accusing:
+    for finding, ranks in said.accusing:
         if finding.kind in MISSING:
             return frozenset(ranks), finding.reason.rstrip(".")
     return frozenset(), ""
@@ -342,11 +342,6 @@ def _stood_until(track: RankTrack, first_s: float) -> bool:
         ended = end_of(track) in (End.ASKED, End.KILLED)
         return ended and track.death_s >= first_s - _SEEN_LATE_S
     return track.moved_s is None or track.moved_s < first_s
-
-
-def _placed(track: RankTrack) -> bool:
-    """Whether stacks show where it stood."""
-    return track.report is not None and track.report.witness is not None
 
 
 # -- left early --------------------------------------------------------------------------------
@@ -488,7 +483,7 @@ def _verdict(
     return Verdict(
         kind=Kind.DEAD,
         culprits=culprits,
-        reason="; ".join([what, *what_followed(history, culprits, alive, died, waiting)]),
+        reason="; ".join([what, *_what_followed(history, culprits, alive, died, waiting)]),
         brief=what,
         confidence=confidence,
         since_s=first_s,
@@ -498,6 +493,26 @@ def _verdict(
         signature=of_death(named[0]),
         settled=_settled(history, named, first_s),
     )
+
+
+def _what_followed(
+    history: History,
+    culprits: Sequence[RankName],
+    alive: Sequence[RankName],
+    died: Sequence[RankName],
+    waiting: Sequence[RankName],
+) -> list[str]:
+    """After a death: who of the group still runs, who ended after it, who waits."""
+    clauses = []
+    if alive:
+        clauses.append(f"{listed(alive)} of its group still {plural(alive, 'runs', 'run')}")
+    if died:
+        ends = (history.tracks[rank].ending for rank in died if rank in history.tracks)
+        details = sorted({end.detail for end in ends if end is not None and end.detail is not None})
+        clauses.append(": ".join([f"{listed(sorted(died))} ended after it", *details]))
+    if waiting:
+        clauses.append(waits_for(history, waiting, culprits))
+    return clauses
 
 
 def _commit_without(
@@ -760,10 +775,10 @@ def _lost(
     beats = not stale and gone[0].identity.group_rank == 0
     since_s = min(t.silent_since_s for t in gone if t.silent_since_s is not None)
     others = tuple(t.rank for t in history.groups()[group] if t.rank not in culprits)
+    state = f"{does(hosts, 'does')} not answer" if beats else f"{does(hosts, 'is')} lost"
     reason = (
-        f"{plural(hosts, 'host', 'hosts')} {listed(hosts)} {_state_of(hosts, beats=beats)}: no "
-        f"WorkerServer of {listed(culprits) if others else group} answers for "
-        f"{seconds(history.now_s - since_s)}"
+        f"{plural(hosts, 'host', 'hosts')} {state}: no WorkerServer of "
+        f"{listed(culprits) if others else group} answers for {seconds(history.now_s - since_s)}"
     )
     beside = [f", and the heartbeat of {group} is stale"] if stale else []
     beside += [f"; {edge.sentence()}" for edge in edges[:1]]
@@ -779,15 +794,9 @@ def _lost(
         evidence={
             "host": ", ".join(hosts),
             **{f"kernel of {edge.host}": edge.sentence() for edge in edges[:_SHOWN]},
-            **{track.rank: "unreachable" for track in gone},
+            **dict.fromkeys(culprits, "unreachable"),
         },
     )
-
-
-def _state_of(hosts: Sequence[Host], *, beats: bool) -> str:
-    if beats:
-        return plural(hosts, "does not answer", "do not answer")
-    return plural(hosts, "is lost", "are lost")
 
 
 def _how_sure(*, beats: bool, stale: bool) -> Confidence:

@@ -15,7 +15,7 @@ they may share a switch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median_low
 from typing import Final
 
@@ -43,21 +43,23 @@ _CIRCLES: Final = (Fault.ORDER_INVERSION, Fault.POINT_TO_POINT)
 _EXCUSES: Final = (RankStanding.DEAD, RankStanding.SILENT)
 
 
-def deadlock(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
-    """At most one verdict for each replica group, on the flight records at hand."""
+def deadlock(history: History, graph: WaitGraph) -> Iterable[Verdict]:
+    """Groups that stand still in a circle or in one collective, by the flight records at hand. One
+    verdict for each replica group.
+    """
     verdicts: dict[GroupName, Verdict] = {}
     for circle in graph.circles:
         group = history.tracks[circle[0]].group
         if group not in verdicts and (verdict := _circle(history, graph, circle)) is not None:
             verdicts[group] = verdict
     if graph.suspects or any(standing in _EXCUSES for standing in graph.standing.values()):
-        return tuple(verdicts.values())
+        return verdicts.values()
     for stuck in (*graph.stuck, *graph.quiet):
         if stuck.group not in verdicts and _patient(history, stuck):
             verdict = _judge(history, graph, stuck)
             if verdict is not None:
                 verdicts[stuck.group] = verdict
-    return tuple(verdicts.values())
+    return verdicts.values()
 
 
 def _circle(history: History, graph: WaitGraph, circle: tuple[RankName, ...]) -> Verdict | None:
@@ -67,10 +69,8 @@ def _circle(history: History, graph: WaitGraph, circle: tuple[RankName, ...]) ->
     if still_s < max(history.hang_after_s(track) for track in tracks):
         return None
     said = opinion(history, tracks[0].group, within_s=still_s)
-    for finding in () if said is None else said.findings:
-        if said is None or finding.kind not in _CIRCLES:
-            continue
-        if set(said.involved(finding)) & set(circle):
+    for finding in said.findings:
+        if finding.kind in _CIRCLES and set(said.involved(finding)) & set(circle):
             stuck = next(s for s in graph.stuck if set(s.joined) & set(circle))
             return _verdict(history, graph, stuck, said, finding)
     return None
@@ -115,11 +115,7 @@ def _judge(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | None:
     if not held and stuck not in graph.quiet:
         return None
     said = opinion(history, stuck.group, within_s=stuck.stall_s)
-    if (
-        said is None
-        or not said.findings
-        or any(finding.kind not in _KINDS for finding in said.findings)
-    ):
+    if not said.findings or any(f.kind not in _KINDS for f in said.findings):
         return None  # nothing, or another detector's
     first = min(said.findings, key=lambda finding: _KINDS.index(finding.kind))
     return _verdict(history, graph, stuck, said, first)
@@ -160,10 +156,9 @@ def _verdict(
 # -- all wait ----------------------------------------------------------------------------------
 
 
-def all_wait(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
-    """At most one verdict; without culprits if the groups tie.
-
-    All ranks wait across replica groups, and nobody is missing (class H3 between groups).
+def all_wait(history: History, graph: WaitGraph) -> Iterable[Verdict]:
+    """All ranks wait across replica groups, and nobody is missing (class H3 between groups).
+    Accuses nobody if the groups tie.
 
     Theory of operation. When every rank of every group waits for the others and nothing moves,
     phases and heads show no evidence against any group. The records of one rank of each group may
@@ -174,7 +169,7 @@ def all_wait(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """
     still_s = _still_s(history, graph)
     if still_s is None or still_s < history.config.unwitnessed_factor * _hang_after_s(history):
-        return ()
+        return
     ranks = history.present()
     culprits: tuple[RankName, ...] = ()
     source = f"phases and heads at {history.config.tick_s:g} s polls"
@@ -191,18 +186,16 @@ def all_wait(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
         reason, confidence = finding.reason, finding.confidence
         evidence = {**finding.evidence, "source": f"flight records, found by {source}"}
     groups = groups_of(culprits)
-    return (
-        Verdict(
-            kind=Kind.DEADLOCK,
-            culprits=culprits,
-            groups=groups,
-            reason=reason,
-            confidence=confidence,
-            since_s=history.now_s - still_s,
-            victims=tuple(track.rank for track in ranks if track.rank not in culprits),
-            evidence=evidence,
-            signature=f"deadlock:across:{'/'.join(groups)}",
-        ),
+    yield Verdict(
+        kind=Kind.DEADLOCK,
+        culprits=culprits,
+        groups=groups,
+        reason=reason,
+        confidence=confidence,
+        since_s=history.now_s - still_s,
+        victims=tuple(track.rank for track in ranks if track.rank not in culprits),
+        evidence=evidence,
+        signature=f"deadlock:across:{'/'.join(groups)}",
     )
 
 
@@ -247,8 +240,6 @@ def _named(history: History, still_s: float) -> tuple[Finding, tuple[RankName, .
     """The ranks that records across groups accuse, if of one group; None otherwise."""
     lane = _lane(history)
     said = opinion_across(history, lane, history.now_s - still_s)
-    if said is None:
-        return None
     lane_ranks = {track.rank for track in lane}
     accused = [
         (finding, names)
@@ -267,10 +258,8 @@ _STANDS = (RankStanding.WAITING, RankStanding.HELD, RankStanding.LEFT)
 _BLOCKS = frozenset({Doing.LOCK, Doing.IO, Doing.PROCESS, Doing.DATA})
 
 
-def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
-    """At most one verdict, without culprits.
-
-    The job stands still and no culprit is known: that is reported, and nobody is accused.
+def standstill(history: History, graph: WaitGraph) -> Iterable[Verdict]:
+    """The job stands still and no culprit is known: that is reported, and nobody is accused.
 
     Theory of operation. A rank waits for longer than any known pause of this job, nobody has moved
     meanwhile, and no other detector reports it (the pipeline drops this one when another fault
@@ -281,26 +270,24 @@ def standstill(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     """
     waiting = _all_standing(history, graph)
     if waiting is None:
-        return ()
+        return
     others = [t for t in _alive(history, graph) if graph.standing[t.rank] not in _STANDS]
     standing = waiting or others
     still_s = min(track.stall_s for track in standing)
     trained = any(track.voted and not history.starting(track) for track in standing)
     committed_s = max((t.last_commit_s or 0.0 for t in history.present()), default=0.0)
     if still_s < _least_still_s(history, standing, waits=bool(waiting)):
-        return ()
+        return
     if history.now_s - committed_s < still_s or any(_excused(history, t, trained) for t in others):
-        return ()
-    return (
-        Verdict(
-            kind=Kind.DEADLOCK,
-            reason=f"the job stands for {seconds(still_s)} and it cannot be told who holds it: "
-            + _what_all_do(history, waiting, others),
-            since_s=history.now_s - still_s,
-            victims=tuple(track.rank for track in standing),
-            evidence={"source": f"waits and stacks, seen at {history.config.tick_s:g} s polls"},
-            signature=STANDSTILL,
-        ),
+        return
+    yield Verdict(
+        kind=Kind.DEADLOCK,
+        reason=f"the job stands for {seconds(still_s)} and it cannot be told who holds it: "
+        + _what_all_do(history, waiting, others),
+        since_s=history.now_s - still_s,
+        victims=tuple(track.rank for track in standing),
+        evidence={"source": f"waits and stacks, seen at {history.config.tick_s:g} s polls"},
+        signature=STANDSTILL,
     )
 
 

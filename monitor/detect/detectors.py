@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -55,7 +55,11 @@ class Detector:
 
     name: str
     kind: Kind
-    look: Callable[[History, WaitGraph], tuple[Verdict, ...]]
+    look: Callable[[History, WaitGraph], Iterable[Verdict]]
+
+    def verdicts(self, history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+        """What it finds in this tick."""
+        return tuple(self.look(history, graph))
 
 
 DETECTORS: Final = (

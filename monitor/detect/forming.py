@@ -10,15 +10,17 @@ others create a group that it has not.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from lightkeeper.monitor.detect.graph import By
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
-from lightkeeper.monitor.model.wording import listed, plural, seconds
+from lightkeeper.monitor.model.wording import does, listed, seconds
 from lightkeeper.worker_server.wire import Forming
 
 _SHOWN: Final = 8
@@ -35,11 +37,12 @@ class Team:
     forming: Forming
     """As the first of them reports it."""
     stall_s: float
+    by: By = By.GROUP
+    """The witness of the wait."""
 
 
-def forming_waits(history: History) -> tuple[Team, ...]:
+def forming_waits(history: History) -> Iterator[Team]:
     """The process groups that are being created, by replica group, number and members."""
-    teams: list[Team] = []
     for group, members in history.groups().items():
         creating = [(track, track.forming) for track in members if track.forming is not None]
         calls = grouped(
@@ -48,16 +51,13 @@ def forming_waits(history: History) -> tuple[Team, ...]:
         )
         for _, inside in sorted(calls.items()):
             joined = tuple(track.rank for track, _ in inside)
-            teams.append(
-                Team(
-                    group=group,
-                    joined=joined,
-                    absent=tuple(track.rank for track in members if track.rank not in joined),
-                    forming=inside[0][1],
-                    stall_s=min(forming.age_s for _, forming in inside),
-                )
+            yield Team(
+                group=group,
+                joined=joined,
+                absent=tuple(track.rank for track in members if track.rank not in joined),
+                forming=inside[0][1],
+                stall_s=min(forming.age_s for _, forming in inside),
             )
-    return tuple(teams)
 
 
 _STARTS_S: Final = 30.0
@@ -65,27 +65,24 @@ _STARTS_S: Final = 30.0
 torch first (16 CPU s, facts/trainer.md). Only then is a store that all wait for reported."""
 
 
-def forming(history: History) -> tuple[Verdict, ...]:
+def forming(history: History) -> Iterator[Verdict]:
     """Ranks that create different process groups, or all wait for one store; a verdict a group."""
     teams = grouped((team.group, team) for team in forming_waits(history))
-    judged = (_judge(history, group, of_group) for group, of_group in teams.items())
-    return tuple(verdict for verdict in judged if verdict is not None)
+    for group, of_group in teams.items():
+        yield from _judge(history, group, of_group)
 
 
-def _judge(history: History, group: GroupName, teams: list[Team]) -> Verdict | None:
+def _judge(history: History, group: GroupName, teams: list[Team]) -> Iterator[Verdict]:
     members = history.groups()[group]
     stands_s = min(team.stall_s for team in teams)
     ranks = [rank for team in teams for rank in team.joined]
     # has gone on to collectives, and waits in one for those that create a group
     apart = [t for t in members if t.rank not in ranks and t.inside_own]
     if len(teams) > 1 or apart:
-        if stands_s < max(history.hang_after_s(history.tracks[rank]) for rank in ranks):
-            return None
-        return _differ(history, group, teams, apart, stands_s)
-    alone = len(ranks) < len(members) or len(members) < members[0].identity.world_size
-    if alone or stands_s < _STARTS_S:
-        return None
-    return _all_wait(history.now_s, group, teams[0], stands_s)
+        if stands_s >= max(history.hang_after_s(history.tracks[rank]) for rank in ranks):
+            yield _differ(history, group, teams, apart, stands_s)
+    elif len(ranks) == len(members) >= members[0].identity.world_size and stands_s >= _STARTS_S:
+        yield _all_wait(history.now_s, group, teams[0], stands_s)
 
 
 def _differ(
@@ -129,12 +126,9 @@ def _differ(
 
 def _said(teams: list[Team], gone_on: tuple[RankName, ...], stands_s: float) -> str:
     """Where each side stands, and what the rule is."""
-    said = [
-        f"{listed(team.joined)} {plural(team.joined, 'is', 'are')} in {_call(team.forming)}"
-        for team in teams
-    ]
+    said = [f"{does(team.joined, 'is')} in {_call(team.forming)}" for team in teams]
     if gone_on:
-        said.append(f"{listed(gone_on)} {plural(gone_on, 'has', 'have')} gone on to a collective")
+        said.append(f"{does(gone_on, 'has')} gone on to a collective")
     return (
         f"{'; '.join(said)}, for {seconds(stands_s)}. Every rank has to call new_group for every "
         "group, in the same order, also for groups that it is no member of: "

@@ -89,9 +89,18 @@ class Stuck:
     of this pair and tag."""
 
     @property
+    def by(self) -> By:
+        """The witness of the wait."""
+        return By.TRANSFER if self.transfer else By.COLLECTIVE
+
+    @property
     def complete(self) -> bool:
         """Whether every member is or was inside: nobody is waited for."""
         return not self.absent
+
+    def hangs(self, history: History) -> bool:
+        """True if its members stand there for longer than they may."""
+        return self.stall_s >= history.hang_after_s(history.tracks[self.joined[0]])
 
     @property
     def members(self) -> tuple[RankName, ...]:

@@ -7,31 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Final
 
 from lightkeeper.monitor.detect.graph import SELF_HELD, Stuck, WaitGraph
 from lightkeeper.monitor.detect.history import AROUND_S, History
 from lightkeeper.monitor.detect.outside import heads_across
 from lightkeeper.monitor.detect.patience import FOR_OTHERS, at_work, out_of_sight
-from lightkeeper.monitor.detect.recorded import MISSING, Opinion, due, opinion
+from lightkeeper.monitor.detect.recorded import MISSING, UNREAD, Opinion, due, opinion
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.detect.waits import patience
 from lightkeeper.monitor.detect.wording import (
-    UNREAD,
-    Skip,
-    cannot_be_seen,
     hang_reason,
     hangs_briefly,
-    hangs_unseen,
-    held_by_tracers,
     looks,
-    never_there,
+    named,
     of_hang,
-    skipped,
-    takes_part,
-    unmonitored,
+    waits_for,
+    waits_in,
     with_places,
-    works_there,
 )
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import (
@@ -50,7 +44,7 @@ from lightkeeper.monitor.model.verdict import (
     RankStanding,
     Verdict,
 )
-from lightkeeper.monitor.model.wording import groups_of, listed
+from lightkeeper.monitor.model.wording import does, groups_of, listed, plural, seconds
 from lightkeeper.monitor.records.findings import Fault, Finding
 from lightkeeper.worker_server.wire import WAIT_COMMIT, WAIT_QUORUM, Doing
 
@@ -59,14 +53,14 @@ _MISMATCHED = (Fault.MISMATCH, Fault.SKIPPED, Fault.EXTRA)
 # -- not entered -------------------------------------------------------------------------------
 
 
-def not_entered(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+def not_entered(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     """Hangs (H1): the roots of the wait-for graph, one verdict per group.
 
     Without any, ranks that a tracer holds; else ranks that cannot be seen and that others wait for.
     """
     hangs = (_hang(history, graph, roots) for roots in _roots(history, graph, outside=False))
     seen = (*hangs, *_traced(history, graph))
-    return seen or (*_silent(history, graph), *_never_there(history, graph))
+    yield from seen or (*_silent(history, graph), *_never_there(history, graph))
 
 
 def _roots(history: History, graph: WaitGraph, *, outside: bool) -> Iterable[list[RankTrack]]:
@@ -85,26 +79,26 @@ def _by_group(tracks: Iterable[RankTrack]) -> Mapping[GroupName, list[RankTrack]
     return grouped((track.group, track) for track in tracks)
 
 
-def _traced(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+def _traced(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     """Traced ranks that others wait for: one verdict, which accuses nobody."""
     tracks = (history.tracks[r] for r, s in graph.standing.items() if s is RankStanding.TRACED)
     blocking = [t for t in tracks if _waited_s(history, graph, t) >= history.hang_after_s(t)]
     if not blocking:
-        return ()
-    victims = graph.victims(track.rank for track in blocking)
+        return
+    ranks = tuple(track.rank for track in blocking)
+    victims = graph.victims(ranks)
     since_s = min(track.traced_since_s or history.now_s for track in blocking)
-    return (
-        Verdict(
-            kind=Kind.NOT_ENTERED,
-            reason=held_by_tracers(history, blocking, history.now_s - since_s, victims),
-            confidence=Confidence.CERTAIN,
-            since_s=since_s,
-            victims=victims,
-            evidence={
-                t.rank: f"traced by {looks(t.tracer)}" for t in blocking if t.tracer is not None
-            },
-            signature="traced",
-        ),
+    tracers = {t.rank: looks(t.tracer) for t in blocking if t.tracer is not None}
+    yield Verdict(
+        kind=Kind.NOT_ENTERED,
+        reason=f"{named(ranks)} {plural(ranks, 'is', 'are')} held by "
+        f"{listed([*tracers.values()])} for {seconds(history.now_s - since_s)}; "
+        f"{waits_for(history, victims, ranks)}; nobody is evicted while somebody looks",
+        confidence=Confidence.CERTAIN,
+        since_s=since_s,
+        victims=victims,
+        evidence={rank: f"traced by {tracer}" for rank, tracer in tracers.items()},
+        signature="traced",
     )
 
 
@@ -176,24 +170,20 @@ def _since_s(track: RankTrack) -> float:
     )
 
 
-def _silent(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+def _silent(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     """Ranks that cannot be seen, while their own groups wait for them in a collective.
 
     Only when no visible rank explains it, and those that are seen call the same: otherwise a lost
     report could move the blame from the culprit's group to a victim's. For the same reason they are
     of one group, or of one host, which is then lost with all its ranks.
     """
-    if not _nobody_seen_explains_it(graph):
-        return ()
     silent = [t for t in history.present() if graph.standing[t.rank] is RankStanding.SILENT]
     groups = _by_group(silent)
-    if len(groups) > 1 and len({track.identity.host for track in silent}) > 1:
-        return ()
-    if any(out_of_sight(history, track) for track in silent):
-        return ()
-    return tuple(
-        verdict for group in sorted(groups) for verdict in _unseen(history, graph, groups[group])
-    )
+    spread = len(groups) > 1 and len({track.identity.host for track in silent}) > 1
+    explained = spread or any(out_of_sight(history, track) for track in silent)
+    if _nobody_seen_explains_it(graph) and not explained:
+        for _, lost in sorted(groups.items()):
+            yield from _unseen(history, graph, lost)
 
 
 def _nobody_seen_explains_it(graph: WaitGraph) -> bool:
@@ -208,12 +198,14 @@ def _unseen(history: History, graph: WaitGraph, lost: list[RankTrack]) -> Iterab
     silence_s = min(track.silence_s(history.now_s) for track in lost)
     for stuck in graph.stuck:
         only_they = bool(stuck.absent) and set(stuck.absent) <= set(culprits)
-        enough = stuck.stall_s >= history.hang_after_s(history.tracks[stuck.joined[0]])
-        if only_they and enough and not _differ(history, stuck):
+        if only_they and stuck.hangs(history) and not _differ(history, stuck):
             yield Verdict(
                 kind=Kind.NOT_ENTERED,
                 culprits=culprits,
-                reason=cannot_be_seen(culprits, stuck.joined, silence_s),
+                reason=f"{listed(culprits)} cannot be seen for {seconds(silence_s)}, and "
+                f"{listed(stuck.joined)} of the same group "
+                f"{plural(stuck.joined, 'stands', 'stand')} in a collective that only "
+                f"{plural(culprits, 'it has', 'they have')} not entered",
                 confidence=Confidence.LIKELY,
                 since_s=min(track.silent_since_s or history.now_s for track in lost),
                 victims=graph.victims(culprits),
@@ -231,13 +223,15 @@ def _never_there(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     """Groups that stand in a collective of theirs, where nothing is known of the others in it."""
     old = [stuck for stuck in graph.stuck if stuck.stall_s >= history.config.silent_s]
     for stuck in old if _nobody_seen_explains_it(graph) else ():
-        enough = stuck.stall_s >= history.hang_after_s(history.tracks[stuck.joined[0]])
         lacking = stuck.size > len(stuck.joined) + len(stuck.completed) and not stuck.absent
-        if enough and lacking and (unknown := history.unregistered(stuck.group)):
+        unknown = history.unregistered(stuck.group) if lacking else []
+        if unknown and stuck.hangs(history):
             yield Verdict(
                 kind=Kind.NOT_ENTERED,
                 groups=(stuck.group,),
-                reason=never_there(unknown, stuck.joined, stuck.ops, stuck.stall_s),
+                reason=f"{does(stuck.joined, 'stands')} in {listed(stuck.ops)} for "
+                f"{seconds(stuck.stall_s)}; nothing is known of {listed(unknown)}: no WorkerServer "
+                "is registered",
                 since_s=history.now_s - stuck.stall_s,
                 victims=graph.victims(stuck.joined) or stuck.joined,
                 evidence={"source": _polls(history)},
@@ -246,16 +240,15 @@ def _never_there(history: History, graph: WaitGraph) -> Iterable[Verdict]:
 
 
 def _differ(history: History, stuck: Stuck) -> bool:
-    """Whether those inside differ in what they call, by heads or records."""
+    """True if those inside differ in what they call, by heads or records."""
     said = opinion(history, stuck.group, within_s=stuck.stall_s)
-    findings = () if said is None else said.findings
-    return len(stuck.ops) > 1 or any(f.live and f.kind in _MISMATCHED for f in findings)
+    return len(stuck.ops) > 1 or any(f.live and f.kind in _MISMATCHED for f in said.findings)
 
 
 # -- unphased ----------------------------------------------------------------------------------
 
 
-def unphased(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+def unphased(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     """Hangs of ranks that report no phases (H1, H2), one verdict per group: heads raise the
     suspicion, flight records confirm it.
 
@@ -268,14 +261,12 @@ def unphased(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     place of their own are accused. Without stacks a single missing rank is accused, and several of
     one group are "cannot tell". `_WITNESSES` has them in this order.
     """
-    verdicts = []
     for roots in _roots(history, graph, outside=True):
         case = _case(history, graph, roots)
         charges = (witness(case) for witness in _WITNESSES)
         charge = next(charge for charge in charges if charge is not None)
         if charge is not _NOBODY:
-            verdicts.append(_charged(case, charge))
-    return tuple(verdicts)
+            yield _charged(case, charge)
 
 
 def standing_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
@@ -302,13 +293,8 @@ class _Case:
     still_s: float
     busy: tuple[RankName, ...]
     """Roots that the kernel sees at work, while that may still take its time."""
-    said: Opinion | None
-    """None: not every record could be read during the stall."""
-
-    @property
-    def accused(self) -> tuple[tuple[Finding, tuple[RankName, ...]], ...]:
-        """What the flight records are sure of, and the ranks that they accuse."""
-        return () if self.said is None else self.said.accusing
+    said: Opinion
+    """By records that were read during the stall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,20 +329,21 @@ def _by_records(case: _Case) -> _Charge | None:
 
     Nobody, while the records accuse another rank, which still has time: the roots may wait for it.
     """
-    for finding, ranks in case.accused:
+    for finding, ranks in case.said.accusing:
         if finding.kind in _MISMATCHED:
             return _Charge(ranks, finding.confidence, finding, Kind.MISMATCH)
         if finding.kind in MISSING and set(ranks) <= set(case.ranks):
             if not set(ranks) <= set(case.busy):
                 return _Charge(ranks, finding.confidence, finding)
             break
-    accused = {rank for _, ranks in case.accused for rank in ranks}
+    accused = {rank for _, ranks in case.said.accusing for rank in ranks}
     return _NOBODY if accused.difference(case.ranks) else None
 
 
 def _by_the_kernel(case: _Case) -> _Charge | None:
-    budget_s = case.history.config.long_phase_budget_s
-    return _Charge(case.busy, spare=works_there(case.busy, budget_s)) if case.busy else None
+    may_s = seconds(case.history.config.long_phase_budget_s)
+    spare = f"the kernel sees {listed(case.busy)} at work there, which may take {may_s}"
+    return _Charge(case.busy, spare=spare) if case.busy else None
 
 
 def _by_stacks(case: _Case) -> _Charge | None:
@@ -391,16 +378,17 @@ def _others_outside(case: _Case) -> _Charge | None:
 
 def _unwitnessed(case: _Case) -> _Charge | None:
     """Records that cannot be read: all roots, after a longer time."""
-    if case.said is not None:
+    if case.said is not UNREAD:
         return None
     patient_s = max(patience(case.history, case.graph, track).span_s for track in case.roots)
     long = case.still_s >= case.history.config.unwitnessed_factor * patient_s
-    return _Charge(case.ranks, doubt=UNREAD) if long else _NOBODY
+    unread = "; its records cannot be read, so it may wait where heads do not show it"
+    return _Charge(case.ranks, doubt=unread) if long else _NOBODY
 
 
 def _by_doubtful_records(case: _Case) -> _Charge | None:
     """All ranks between which the records cannot decide."""
-    if case.said is None or not case.said.findings:
+    if not case.said.findings:
         return None
     sides = (side for finding in case.said.findings for side in finding.between)
     between = case.said.names(tuple(rank for side in sides for rank in side))
@@ -469,7 +457,7 @@ _MAY_WAIT = (RankStanding.WAITING, RankStanding.HELD, RankStanding.UNKNOWN)
 """Torch's DDP waits in C++, where a stack may look like work."""
 
 
-def left_out(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+def left_out(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     """A rank skipped a call and is in the next quorum; its peers still wait in that call (H2).
     One verdict per group to blame, or one for both sides where they tie.
 
@@ -491,7 +479,18 @@ def left_out(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     if ahead and not _may_be_ahead(history, graph, ahead):
         cases += _votes_left_out(ahead, still)
         cases = cases or list(_left_out_across(history, ahead, still))
-    return tuple(verdict for case in cases for verdict in _blame(history, graph, case))
+    for case in cases:
+        yield from _blame(history, graph, case)
+
+
+class _Skip(Enum):
+    """Why some ranks are ahead while others wait for them in a call."""
+
+    LEFT_OUT = auto()
+    """Those ahead left the call out."""
+    ONE_MORE = auto()
+    """The others make it once too often."""
+    EITHER = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,10 +499,20 @@ class _LeftOut:
 
     ahead: Sequence[RankTrack]
     behind: Sequence[RankTrack]
-    skip: Skip
+    skip: _Skip
     op: str = "commit vote"
     within: tuple[str, str] = ("quorum of the next step", "this one")
     """Where those ahead wait, and of what the call is a part."""
+
+    def why(self, early: Sequence[RankName], late: Sequence[RankName], *, failed: bool) -> str:
+        if self.skip is _Skip.EITHER:
+            return f"one left it out, or the other makes one {self.op} too many"
+        if failed:
+            return f"{listed(early)} went on after an error"
+        if self.skip is _Skip.ONE_MORE:
+            return f"{does(late, 'calls')} once more than the others"
+        after = "a branch, a `continue` or a swallowed exception"
+        return f"{listed(early)} left it out, as after {after}"
 
 
 def _collectives_left_out(history: History, still: Sequence[RankTrack]) -> Iterable[_LeftOut]:
@@ -515,15 +524,13 @@ def _collectives_left_out(history: History, still: Sequence[RankTrack]) -> Itera
         members = history.groups()[group]
         still_s = _still_s(track for track in still if track.group == group)
         said = opinion(history, group, within_s=still_s)
-        if said is None:
-            continue
         for finding, early in said.accusing:
             late = said.names(finding.victims)
             if finding.kind in MISSING and late and {t.rank for t in voting}.issuperset(early):
                 yield _LeftOut(
                     [track for track in voting if track.rank in early],
                     [track for track in members if track.rank in late],
-                    Skip.LEFT_OUT,
+                    _Skip.LEFT_OUT,
                     finding.op or "collective",
                     within=("commit vote", "their group"),
                 )
@@ -566,13 +573,13 @@ def _left_out_across(
             sides = zip(*pairs, strict=True)
             first, last = (list({track.rank: track for track in side}.values()) for side in sides)
             op = max(heads_across(last[0]), key=lambda head: head.enqueued).op
-            skip = Skip.EITHER if len(first) == len(last) else _minority(first, last)
+            skip = _Skip.EITHER if len(first) == len(last) else _minority(first, last)
             yield _LeftOut(first, last, skip, op)
             return
 
 
-def _minority(early: Sequence[RankTrack], late: Sequence[RankTrack]) -> Skip:
-    return Skip.LEFT_OUT if len(early) <= len(late) else Skip.ONE_MORE
+def _minority(early: Sequence[RankTrack], late: Sequence[RankTrack]) -> _Skip:
+    return _Skip.LEFT_OUT if len(early) <= len(late) else _Skip.ONE_MORE
 
 
 def _left(history: History, early: RankTrack, late: RankTrack) -> bool:
@@ -598,12 +605,14 @@ def _blame(history: History, graph: WaitGraph, case: _LeftOut) -> Iterable[Verdi
     still_s = _still_s((*case.ahead, *case.behind))
     began_s = history.now_s - max(track.stall_s for track in case.ahead)
     failed = any(t.failed and t.failed[-1][0] > began_s - AROUND_S for t in case.ahead)
-    tie = case.skip is Skip.EITHER
-    blamed = (*early, *late) if tie else early if case.skip is Skip.LEFT_OUT else late
-    reason = skipped(
-        early, late, still_s, case.op, within=case.within, skip=case.skip, after_error=failed
+    tie = case.skip is _Skip.EITHER
+    blamed = (*early, *late) if tie else early if case.skip is _Skip.LEFT_OUT else late
+    reason = (
+        f"{does(early, 'waits')} in the {case.within[0]}, {listed(late)} in the {case.op} of "
+        f"{case.within[1]}, for {seconds(still_s)}: " + case.why(early, late, failed=failed)
     )
-    for accused in [blamed] if tie else _split(blamed):
+    of_group = (tuple(r for r in blamed if group_of(r) == group) for group in groups_of(blamed))
+    for accused in [blamed] if tie else of_group:
         yield Verdict(
             kind=Kind.MISMATCH,
             culprits=tuple(sorted(accused)),
@@ -616,17 +625,13 @@ def _blame(history: History, graph: WaitGraph, case: _LeftOut) -> Iterable[Verdi
         )
 
 
-def _split(ranks: Sequence[RankName]) -> list[tuple[RankName, ...]]:
-    """The ranks of each group."""
-    return [tuple(r for r in ranks if group_of(r) == group) for group in groups_of(ranks)]
-
-
 # -- unseen ------------------------------------------------------------------------------------
 
 _WAITS: Final = (RankStanding.WAITING, RankStanding.HELD)
+_UNSEEN_SHOWN: Final = 4
 
 
-def unseen(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+def unseen(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     """Replica groups that send heartbeats but run no WorkerServer: a notice about them, or the hang
     of a single one, if all ranks that are seen wait for it.
 
@@ -641,8 +646,10 @@ def unseen(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
     unseen_ids = history.unseen()
     root = _root(history, graph, unseen_ids)
     others = tuple(replica_id for replica_id in unseen_ids if replica_id != root)
-    verdicts = (_unmonitored(history, others),) if others else ()
-    return verdicts if root is None else (*verdicts, _missing(history, graph, root))
+    if others:
+        yield _unmonitored(history, others)
+    if root is not None:
+        yield _missing(history, graph, root)
 
 
 def _root(
@@ -667,9 +674,12 @@ def _root(
 
 def _unmonitored(history: History, others: tuple[ReplicaId, ...]) -> Verdict:
     """A notice: they harm nobody so far."""
+    there = "; ".join(_presence(history, replica_id) for replica_id in others[:_UNSEEN_SHOWN])
+    more = len(others) - _UNSEEN_SHOWN
     return Verdict(
         kind=Kind.UNSEEN,
-        reason=unmonitored([_presence(history, replica_id) for replica_id in others]),
+        reason=f"{there}{f'; and {more} more' if more > 0 else ''}; should one hang, only the "
+        "Lighthouse's kill, a gate or a scheduler can put it out",
         confidence=Confidence.CERTAIN,
         since_s=min(map(history.unseen_since_s, others)),
         evidence={"Lighthouse": f"{listed(others)} beat, and no rank reports them"},
@@ -678,10 +688,15 @@ def _unmonitored(history: History, others: tuple[ReplicaId, ...]) -> Verdict:
 
 
 def _presence(history: History, replica_id: ReplicaId) -> str:
-    seen = history.groups().get(group_of_replica(replica_id), ())
-    twice = any(track.died_s is None for track in seen)
-    for_s = history.now_s - history.unseen_since_s(replica_id)
-    return takes_part(replica_id, for_s, twice=twice)
+    """What is known of a participant that no rank reports, perhaps beside ranks that do."""
+    name, group = unseen_name(replica_id), group_of_replica(replica_id)
+    for_s = seconds(history.now_s - history.unseen_since_s(replica_id))
+    if all(track.died_s is not None for track in history.groups().get(group, ())):
+        return f"{name} takes part for {for_s}, and no WorkerServer reports it"
+    return (
+        f"{group} trains twice: beside the ranks that are seen {name} takes part for {for_s}, a "
+        "life of it that its launcher has lost"
+    )
 
 
 def _missing(history: History, graph: WaitGraph, replica_id: ReplicaId) -> Verdict:
@@ -691,7 +706,9 @@ def _missing(history: History, graph: WaitGraph, replica_id: ReplicaId) -> Verdi
     return Verdict(
         kind=Kind.NOT_ENTERED,
         culprits=(rank_name(group, 0),),
-        reason=hangs_unseen(history, replica_id, victims, still_s, _presence(history, replica_id)),
+        reason=f"{group_of_replica(replica_id)} hangs where nobody can look: "
+        f"{does(victims, 'waits')}{waits_in(history, victims)} for {seconds(still_s)}, and it "
+        f"alone has not come; {_presence(history, replica_id)}",
         confidence=Confidence.LIKELY,
         since_s=history.now_s - still_s,
         victims=victims,

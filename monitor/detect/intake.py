@@ -152,13 +152,12 @@ def _push_pace(history: History) -> None:
 
 
 def _reading(track: RankTrack, step: StepState, report: StateReport) -> Sample:
-    held_s, process = track.held_s, report.process
+    process = report.process
     reading = Sample(
         track.rank,
         track.identity.incarnation,
         step,
-        held_s is None and bool(track.inside) and track.inside_own,
-        held_s,
+        track.held_s,
         stopped=process.state == "T",
         traced=process.tracer is not None,
         witness=None if report.witness is None else track.witness,

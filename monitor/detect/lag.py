@@ -15,25 +15,14 @@ from itertools import chain
 from lightkeeper.monitor.detect.graph import WaitGraph
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.quorum_participation import Attended
-from lightkeeper.monitor.detect.wording import (
-    NOWHERE,
-    come_and_go,
-    comes_and_goes,
-    commits_fail,
-    heals_in_a_loop,
-    its_commits_fail,
-    others_commit,
-    quorums_follow,
-    takes_no_part,
-)
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
-from lightkeeper.monitor.model.wording import seconds
+from lightkeeper.monitor.model.wording import listed, seconds
 
 _SPARE = "a group that lags is left in unless its own ranks show the fault: look at it"
 
 
-def replica_lag(history: History, _: WaitGraph) -> tuple[Verdict, ...]:
+def replica_lag(history: History, _: WaitGraph) -> Iterable[Verdict]:
     """Groups that cost the fleet quorum after quorum, or join none: one verdict each. If there is
     none, one without culprits where several may be the cause.
     """
@@ -57,7 +46,7 @@ Logs = Mapping[GroupName, Attended]
 
 
 def _recent(history: History, times: list[float]) -> bool:
-    """Whether a habit continues: its last turn is recent."""
+    """True if a habit continues: its last turn is recent."""
     return bool(times) and history.now_s - times[-1] <= history.config.lag_clear_s
 
 
@@ -139,8 +128,11 @@ def _heals(history: History, logs: Logs) -> Iterable[Verdict]:
         if any(2 * len(other.heals) > count for other in others):
             continue  # several groups heal: the cause is elsewhere
         began_s = log.heals[0]
-        reason = heals_in_a_loop(
-            group, count, history.now_s - began_s, log.committed(began_s), log.failed(began_s - 1.0)
+        own = log.failed(began_s - 1.0)
+        reason = (
+            f"{group} heals in a loop: {count} times in {seconds(history.now_s - began_s)}, with "
+            f"{log.committed(began_s)} commits between; each time all groups form their process "
+            f"groups anew{f'; {own} of its own commits failed' if own else ''}"
         )
         confidence = _heal_confidence(history, log, others)
         yield _lags(history, group, "heals", began_s, reason, confidence=confidence)
@@ -177,12 +169,17 @@ def _fails(history: History, logs: Logs) -> Iterable[Verdict]:
     only = _only_with_errors(logs, failing)
     if well and len(failing) < max(2, len(well)):
         for group, log in failing.items():
-            yield _failing(history, group, log, others_commit(well))
+            yield _failing(history, group, log, f"while {listed(well)} committed")
     elif only is not None and not well:
         victims = tuple(chain.from_iterable(ranks[group] for group in failing if group != only))
-        yield _failing(history, only, failing[only], NOWHERE, victims)
+        beside = "none goes through anywhere, and only its ranks met an error"
+        yield _failing(history, only, failing[only], beside, victims)
     else:
-        reason = commits_fail(sorted(failing), history.now_s - began_s, most, anywhere=bool(well))
+        reason = (
+            f"commits fail in {listed(sorted(failing))} since {seconds(history.now_s - began_s)}: "
+            f"{most} attempts{'' if well else ', none goes through anywhere'}; who causes it "
+            "cannot be told"
+        )
         victims = () if well else tuple(chain.from_iterable(ranks.values()))
         yield _somebody_lags(logs, "fails", began_s, reason, victims)
 
@@ -216,8 +213,9 @@ def _failing(
     victims: tuple[RankName, ...] = (),
 ) -> Verdict:
     began_s = log.failures[0].at_s
-    reason = its_commits_fail(
-        group, log.failed(), log.committed(began_s), history.now_s - began_s, beside
+    reason = (
+        f"{log.failed()} commits of {group} failed in {seconds(history.now_s - began_s)}, "
+        f"{log.committed(began_s)} went through, {beside}"
     )
     return _lags(history, group, "fails", began_s, reason, victims=victims)
 
@@ -235,14 +233,18 @@ def _flaps(history: History, logs: Logs) -> Iterable[Verdict]:
         ((group, log),) = flapping.items()
         if any(2 * len(other.entries) > len(log.entries) for other in _others(logs, group)):
             return
-        reason = comes_and_goes(
-            group, len(log.entries), history.now_s - log.entries[0],
-            restarts=log.restarted_s is not None,
-        )  # fmt: skip
+        left = "and left between" if log.restarted_s is None else "as a new process each time"
+        reason = (
+            f"the quorum flaps: {group} came into it again {len(log.entries)} times in "
+            f"{seconds(history.now_s - log.entries[0])}, {left}"
+        )
         yield _lags(history, group, "flaps", log.entries[0], reason)
     elif flapping:
         began_s = min(log.entries[0] for log in flapping.values())
-        reason = come_and_go(sorted(flapping), history.now_s - began_s)
+        reason = (
+            f"the quorum flaps: {listed(sorted(flapping))} come and go since "
+            f"{seconds(history.now_s - began_s)}; for whose sake cannot be told"
+        )
         yield _somebody_lags(logs, "flaps", began_s, reason)
 
 
@@ -253,7 +255,10 @@ def _restless(history: History, logs: Logs) -> Iterable[Verdict]:
     if count < history.config.lag_quorums or not _recent(history, [at_s for at_s, _ in advances]):
         return
     began_s = advances[0][0]
-    reason = quorums_follow(count, history.now_s - began_s)
+    reason = (
+        f"the quorum flaps: its id grew by {count} in {seconds(history.now_s - began_s)}, and no "
+        "group is seen to come or go; for whose sake cannot be told"
+    )
     yield _somebody_lags(logs, "restless", began_s, reason)
 
 
@@ -273,5 +278,9 @@ def _absent(history: History, logs: Logs) -> Iterable[Verdict]:
         if history.now_s - since_s < max(history.config.lag_absent_s, slowest_s):
             continue
         phases = sorted({t.step.phase for t in history.groups()[group] if t.step is not None})
-        reason = takes_no_part(group, history.now_s - since_s, log.others_commits, phases)
+        reason = (
+            f"{group} sends heartbeats and is in no quorum for {seconds(history.now_s - since_s)}, "
+            f"while the others committed {log.others_commits} steps; its ranks are in "
+            f"{listed(phases)}"
+        )
         yield _lags(history, group, "absent", since_s, reason)

@@ -9,7 +9,7 @@ has to be late in several consecutive readings, ten seconds apart; in a cohort u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 from lightkeeper.monitor.detect.arrivals import Arrival, CohortReading
@@ -17,7 +17,7 @@ from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.model import cohort
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
-from lightkeeper.monitor.model.wording import listed, plural, seconds
+from lightkeeper.monitor.model.wording import does, seconds
 
 _SHARE_OF_PERIOD = 0.1
 """Least excess, as a share of the time between two collectives."""
@@ -29,15 +29,10 @@ _ALMOST = 2 / 3
 """Ranks at least this share as busy as the busiest are also late."""
 
 
-def late_comer(history: History) -> tuple[Verdict, ...]:
-    """One verdict for each cohort with a rank that has been late for several readings."""
-    verdicts: list[Verdict] = []
+def late_comer(history: History) -> Iterable[Verdict]:
+    """Ranks that have been late for several readings; one verdict for each cohort."""
     for key, members in history.cohorts():
-        readings = list(history.arrivals.readings.get(key, ()))
-        verdict = _judge(history, members, readings)
-        if verdict is not None:
-            verdicts.append(verdict)
-    return tuple(verdicts)
+        yield from _judge(history, members, list(history.arrivals.readings.get(key, ())))
 
 
 def late_records(history: History) -> tuple[RankName, ...]:
@@ -55,17 +50,16 @@ def late_records(history: History) -> tuple[RankName, ...]:
 
 def _judge(
     history: History, members: Sequence[RankName], readings: Sequence[CohortReading]
-) -> Verdict | None:
+) -> Iterable[Verdict]:
     needed = _READINGS if len(members) >= cohort.SMALL else _READINGS_SMALL
     last = readings[-needed:]
     newest_s = _AGE * history.config.record_repeat_s
     if len(last) < needed or history.now_s - last[-1].at_s > newest_s:
-        return None
+        return
     late = [_late(history, reading) for reading in last]
     culprits = tuple(rank for rank in late[-1] if all(rank in ranks for ranks in late))
-    if not culprits or history.disturbed:
-        return None
-    return _verdict(history, culprits, readings, last)
+    if culprits and not history.disturbed:
+        yield _verdict(history, culprits, readings, last)
 
 
 def _late(history: History, reading: CohortReading) -> tuple[RankName, ...]:
@@ -114,10 +108,13 @@ def _verdict(
     )
     peers = len(reading.arrivals) - 1
     group = reading.process_group.partition("@")[0]
+    resolution = "times of the calls"
+    if reading.resolution_s:
+        resolution = f"times seen by NCCL's watchdog, to about {reading.resolution_s:g} s"
     return Verdict(
         kind=Kind.STRAGGLER,
         culprits=culprits,
-        reason=f"{listed(culprits)} {plural(culprits, 'comes', 'come')} late to the collectives of "
+        reason=f"{does(culprits, 'comes')} late to the collectives of "
         f"{group!r}: {seconds(arrival.busy_s)} of work between two where {peers} "
         f"{'peer takes' if peers == 1 else 'peers take'} {seconds(arrival.usual_s)} and "
         f"{'waits' if peers == 1 else 'wait'} inside, in {len(last)} records on end",
@@ -132,7 +129,7 @@ def _verdict(
         | {
             "slow at": "its own work: no phases are reported",
             "late arrival": f"P {reading.late or 0.0:.2f} over {reading.collectives} collectives",
-            "source": f"flight records, {_resolution(reading)}; suspected by heads at "
+            "source": f"flight records, {resolution}; suspected by heads at "
             f"{history.config.tick_s:g} s polls",
         },
         lost_s=excess * (history.now_s - since_s),
@@ -147,9 +144,3 @@ def _since_s(history: History, rank: RankName, readings: Sequence[CohortReading]
             break
         since_s = reading.at_s
     return since_s
-
-
-def _resolution(reading: CohortReading) -> str:
-    if reading.resolution_s:
-        return f"times seen by NCCL's watchdog, to about {reading.resolution_s:g} s"
-    return "times of the calls"

@@ -25,17 +25,20 @@ from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.observation import NO_ANSWER
 from lightkeeper.monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
-from lightkeeper.monitor.model.wording import listed, plural, seconds
+from lightkeeper.monitor.model.wording import does, listed, seconds
 from lightkeeper.worker_server.wire import WAIT_QUORUM, Trouble
 
 
-def lighthouse_away(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
-    """At most one verdict, without culprits; its victims are the ranks that stand still for it."""
+def lighthouse_away(history: History, graph: WaitGraph) -> Iterable[Verdict]:
+    """A Lighthouse that does not answer, or is back in vain; accuses nobody. The victims are the
+    ranks that stand still for it.
+    """
     since_s, away = history.away_since_s, history.away
     if since_s is None or away is None:
-        return _in_vain(history, graph)
+        yield from _in_vain(history, graph)
+        return
     if history.now_s - since_s < history.config.lighthouse_away_s:
-        return ()
+        return
     victims = _standing(history, graph, since_s)
     commit_s = _last_commit_s(history)
     reason = (
@@ -49,7 +52,7 @@ def lighthouse_away(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
         if commit_s is None
         else f"{seconds(max(0.0, history.now_s - commit_s))} ago",
     }
-    return (_away_verdict(history, reason, since_s, victims, evidence),)
+    yield _away_verdict(history, reason, since_s, victims, evidence)
 
 
 _STUCK: Final = (
@@ -66,18 +69,16 @@ _APART_S: Final = 10.0
 APART: Final = "apart"
 
 
-def apart(history: History) -> tuple[Verdict, ...]:
+def apart(history: History) -> Iterable[Verdict]:
     """Groups whose ranks answer, and which the Lighthouse does not hear: one verdict each.
 
     One that commits on trains by itself, under another Lighthouse. One that waits for its quorum
     gets no answer, while the others train on without it.
     """
-    if history.lighthouse is None:
-        return ()
-    judged = (_judge_apart(history, group) for group in history.groups())
-    verdicts = tuple(verdict for verdict in judged if verdict is not None)
+    groups = () if history.lighthouse is None else history.groups()
+    verdicts = [verdict for group in groups for verdict in _judge_apart(history, group)]
     most = 2 * len(verdicts) > len(history.groups()) and any(v.culprits for v in verdicts)
-    return (_reached_by_few(history, verdicts),) if most else verdicts
+    return [_reached_by_few(history, verdicts)] if most else verdicts
 
 
 def _reached_by_few(history: History, verdicts: Sequence[Verdict]) -> Verdict:
@@ -98,13 +99,13 @@ def _reached_by_few(history: History, verdicts: Sequence[Verdict]) -> Verdict:
     return _away_verdict(history, reason, since_s, waiting, {"Lighthouse": "answers this monitor"})
 
 
-def _judge_apart(history: History, group: GroupName) -> Verdict | None:
+def _judge_apart(history: History, group: GroupName) -> Iterable[Verdict]:
     members = history.groups()[group]
     unheard_s = _unheard_s(history, group, members)
     broken = _broken(history, members)
     least_s = _BROKEN_APART_S if broken and history.expired_for_s(group) else _APART_S
     if unheard_s < least_s or not all(map(_runs, members)) or (broken and _flapped(history)):
-        return None
+        return
     commit_s = _since_commit_s(history, members)
     others_s = _since_commit_s(history, [t for t in history.present() if t.group != group])
     waits_s = min((t.stall_s for t in members if t.waits_in == WAIT_QUORUM), default=0.0)
@@ -122,8 +123,8 @@ def _judge_apart(history: History, group: GroupName) -> Verdict | None:
         reason += f"train on without it{_theirs(members)}"
         spare = "its ranks are well: what is between them and the Lighthouse is not"
     else:
-        return None
-    return Verdict(
+        return
+    yield Verdict(
         kind=Kind.REPLICA_LAG,
         culprits=tuple(track.rank for track in members) if broken else (),
         groups=(group,),
@@ -181,24 +182,23 @@ def _runs(track: RankTrack) -> bool:
     return process.tracer is None and (process.interpreter_age_s or 0.0) < HEARTBEAT_TIMEOUT_S
 
 
-def _in_vain(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+def _in_vain(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     """It is back, and all ranks still wait for requests from before."""
     over = history.unfollowed()
     if over is None or graph.roots:
-        return ()
+        return
     waiting = tuple(t.rank for t in history.present() if _waits(history, graph, t))
     if not waiting or len(waiting) < len(history.present()):
-        return ()
+        return
     away_s, back_s = over.until_s - over.since_s, history.now_s - over.until_s
     absence = f"away for {seconds(away_s)}" if away_s > 0 else "started anew"
     reason = (
         f"the Lighthouse was {absence} and is back for {seconds(back_s)}, but nobody has "
-        f"committed since: {listed(waiting)} {plural(waiting, 'waits', 'wait')} for a quorum "
-        "asked for before. Unless TorchFT asks again (TORCHFT_QUORUM_RETRIES), it ends them at "
-        "their quorum timeout, 60 s by default"
+        f"committed since: {does(waiting, 'waits')} for a quorum asked for before. Unless TorchFT "
+        "asks again (TORCHFT_QUORUM_RETRIES), it ends them at their quorum timeout, 60 s by default"
     )
     evidence = {"Lighthouse": "it counts its quorums anew" if over.anew else "it answers again"}
-    return (_away_verdict(history, reason, over.since_s, waiting, evidence),)
+    yield _away_verdict(history, reason, over.since_s, waiting, evidence)
 
 
 def _away_verdict(
@@ -209,20 +209,16 @@ def _away_verdict(
     evidence: dict[str, str],
 ) -> Verdict:
     """Accuses nobody; that it stops the job is likely at best."""
-    ranks = f"{_answering(history)} of {len(history.present())} answer this monitor"
+    answer = sum(track.fresh is not None for track in history.present())
     return Verdict(
         kind=Kind.LIGHTHOUSE_AWAY,
         reason=reason,
         confidence=Confidence.LIKELY if victims else Confidence.CERTAIN,
         since_s=since_s,
         victims=victims,
-        evidence=evidence | {"ranks": ranks},
+        evidence=evidence | {"ranks": f"{answer} of {len(history.present())} answer this monitor"},
         signature="lighthouse_away",
     )
-
-
-def _answering(history: History) -> int:
-    return sum(track.fresh is not None for track in history.present())
 
 
 def _last_commit_s(history: History) -> float | None:
@@ -263,11 +259,8 @@ def _waits(history: History, graph: WaitGraph, track: RankTrack) -> bool:
 
 def _effect(history: History, graph: WaitGraph, victims: tuple[RankName, ...]) -> str:
     if victims:
-        return (
-            f"the job stands: nobody commits, and {listed(victims)} "
-            f"{plural(victims, 'waits', 'wait')} for a quorum"
-        )
-    if not _answering(history):
+        return f"the job stands: nobody commits, and {does(victims, 'waits')} for a quorum"
+    if all(track.fresh is None for track in history.present()):
         return "nor does any rank: this monitor may be cut off"
     if _goes_on(history):
         return "the job goes on: only this monitor cannot reach it"

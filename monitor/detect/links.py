@@ -128,12 +128,14 @@ def _hosts(tracks: Sequence[RankTrack]) -> dict[str, Host]:
     """Address -> host; one that two hosts claim is neither's."""
     polled, said = _claims(tracks)
     reached = {address for address, _ in polled}
-    return _unique([*polled, *(claim for claim in said if claim[0] not in reached)])
+    owners = grouped([*polled, *(claim for claim in said if claim[0] not in reached)])
+    return {address: hosts[0] for address, hosts in owners.items() if len(set(hosts)) == 1}
 
 
 def _claims(tracks: Sequence[RankTrack]) -> tuple[list[_Claim], list[_Claim]]:
     """Where this monitor reaches hosts, and what their ranks say."""
-    polled = [(_polled(track), track.identity.host) for track in tracks]
+    urls = [("" if t.observation is None else t.observation.url, t.identity.host) for t in tracks]
+    polled = [(urlsplit(url).hostname or "", host) for url, host in urls]
     said = [
         (address, track.identity.host)
         for track in tracks
@@ -141,18 +143,6 @@ def _claims(tracks: Sequence[RankTrack]) -> tuple[list[_Claim], list[_Claim]]:
         for address in track.report.addresses
     ]
     return polled, said
-
-
-def _polled(track: RankTrack) -> str:
-    url = "" if track.observation is None else track.observation.url
-    return urlsplit(url).hostname or ""
-
-
-def _unique(claims: Iterable[_Claim]) -> dict[str, Host]:
-    owners: dict[str, set[Host]] = {}
-    for address, host in claims:
-        owners.setdefault(address, set()).add(host)
-    return {address: min(hosts) for address, hosts in owners.items() if len(hosts) == 1}
 
 
 def rate_in_words(rate: int) -> str:

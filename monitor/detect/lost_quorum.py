@@ -27,17 +27,17 @@ _AROUND_S: Final = 10.0
 """What was replaced so long before all began to wait may have taken their requests along."""
 
 
-def quorum_lost(history: History) -> tuple[Verdict, ...]:
-    """At most one verdict; its victims are all ranks."""
+def quorum_lost(history: History) -> Iterator[Verdict]:
+    """Lost requests for a quorum; the victims are all ranks."""
     tracks, view = history.present(), history.lighthouse
     waited_s, groups = _all_ask_s(history), len(history.groups())
     if waited_s is None or view is None or view.requests is None:
-        return ()
+        return
     heard = sum(not history.expired_for_s(group) for group in history.groups())
     if view.requests and view.requests >= heard:
-        return ()  # of a group that is not heard `apart` tells
+        return  # of a group that is not heard `apart` tells
     if waited_s < max(_LEAST_S, _LONGER * max(map(_usual_s, tracks))) or history.unfollowed():
-        return ()
+        return
     has = f"{view.requests} of {groups} requests" if view.requests else "nobody's request"
     brief = f"{counted(len(tracks), 'rank')} of {counted(groups, 'group')} ask for a quorum"
     since_s = history.now_s - waited_s
@@ -45,17 +45,15 @@ def quorum_lost(history: History) -> tuple[Verdict, ...]:
         f"all {brief} for {seconds(waited_s)}, and the Lighthouse has {has}: what is missing was "
         f"lost{_with_what(history, since_s)}. "
     )
-    return (
-        Verdict(
-            kind=Kind.QUORUM_LOST,
-            reason=reason + ". ".join([*_connections(history), _end(history, tracks)]),
-            brief=f"{brief}, and the Lighthouse has {has}",
-            confidence=Confidence.CERTAIN,
-            since_s=since_s,
-            victims=tuple(track.rank for track in tracks),
-            evidence={"Lighthouse": view.status},
-            signature="quorum_lost",
-        ),
+    yield Verdict(
+        kind=Kind.QUORUM_LOST,
+        reason=reason + ". ".join([*_connections(history), _end(history, tracks)]),
+        brief=f"{brief}, and the Lighthouse has {has}",
+        confidence=Confidence.CERTAIN,
+        since_s=since_s,
+        victims=tuple(track.rank for track in tracks),
+        evidence={"Lighthouse": view.status},
+        signature="quorum_lost",
     )
 
 

@@ -19,9 +19,9 @@ from itertools import chain
 from typing import Final
 
 from lightkeeper.monitor.detect.history import History
-from lightkeeper.monitor.detect.wording import leaves, testifies
 from lightkeeper.monitor.model.names import Host, RankName
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
+from lightkeeper.monitor.model.wording import rfc3339
 from lightkeeper.worker_server.wire import Testimony, Weight, one_line
 
 _BEFORE_S: Final = 300.0
@@ -98,7 +98,8 @@ def _about(rows: Iterable[Heard], since_s: float, now_s: float) -> tuple[Heard, 
 
 def _spared(verdict: Verdict, notice: Heard) -> Verdict:
     host, row = notice
-    said = leaves(host, row)
+    text, witness = one_line(row.text), one_line(row.witness)
+    said = f"{host} is leaving the job: {text} ({witness}), so nobody is accused"
     return replace(
         verdict,
         confidence=Confidence.UNSURE,
@@ -150,7 +151,7 @@ def _unique(rows: Iterable[Heard]) -> tuple[Heard, ...]:
 def _with(verdict: Verdict, rows: Sequence[Heard], now_s: float) -> Verdict:
     if not rows:
         return verdict
-    said = "; ".join(testifies(host, row, now_s) for host, row in rows)
+    said = _evidence(rows, now_s)
     return replace(
         verdict,
         reason=f"{verdict.reason}; {said}",
@@ -158,6 +159,14 @@ def _with(verdict: Verdict, rows: Sequence[Heard], now_s: float) -> Verdict:
     )
 
 
-def _evidence(rows: Iterable[Heard]) -> str:
-    """The same without times: it stays what it is from tick to tick."""
-    return "; ".join(f"{h}: {one_line(r.text)} ({one_line(r.witness)})" for h, r in rows)
+def _evidence(rows: Iterable[Heard], now_s: float | None = None) -> str:
+    """`node-1: GPU 3: Xid 79, fallen off the bus (kernel log, 14:05:11 UTC)`; without `now_s` also
+    without times: evidence stays what it is from tick to tick.
+    """
+    said = []
+    for host, row in rows:
+        at = ""
+        if now_s is not None and row.weight is Weight.BROKEN:
+            at = f", {rfc3339(now_s - row.for_s)[11:19]} UTC"
+        said.append(f"{host}: {one_line(row.text)} ({one_line(row.witness)}{at})")
+    return "; ".join(said)

@@ -18,6 +18,7 @@ from lightkeeper.monitor.detect.graph import Stuck, WaitGraph
 from lightkeeper.monitor.detect.history import History, Reading
 from lightkeeper.monitor.detect.recorded import (
     MISSING,
+    UNREAD,
     Opinion,
     before_death,
     lane,
@@ -25,9 +26,10 @@ from lightkeeper.monitor.detect.recorded import (
     opinion_across,
 )
 from lightkeeper.monitor.detect.track import RankTrack
-from lightkeeper.monitor.detect.wording import HANGS_NOTHING, calls_uneven, with_places
+from lightkeeper.monitor.detect.wording import with_places
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.verdict import Kind, RankStanding, Verdict
+from lightkeeper.monitor.model.wording import does
 from lightkeeper.monitor.records.findings import Fault, Finding
 from lightkeeper.monitor.records.job import NONE
 from lightkeeper.worker_server.wire import ACROSS, RingEntry
@@ -90,7 +92,12 @@ def _suspicious(history: History, graph: WaitGraph) -> Iterable[Stuck]:
             continue  # its two ends need not call the same; `forming` says who left a group out
         enough = stuck.stall_s >= _patience_s(history, stuck)
         if enough and stuck.complete:  # ranks that got out of it are members too
-            passed = (t.rank for t in history.groups()[stuck.group] if _passed(t, stuck))
+            passed = (
+                track.rank
+                for track in history.groups()[stuck.group]
+                for head in track.heads
+                if head.name == stuck.process_group and head.enqueued >= stuck.seq
+            )
             yield replace(stuck, joined=tuple(sorted({*stuck.joined, *passed})))
         elif enough and _crossed(graph, stuck):
             yield stuck
@@ -118,10 +125,6 @@ def _crossed(graph: WaitGraph, stuck: Stuck) -> bool:
     )
     waits = all(graph.standing[rank] in elsewhere for rank in stuck.absent)
     return waits and not apart and not graph.suspects
-
-
-def _passed(track: RankTrack, stuck: Stuck) -> bool:
-    return any(h.name == stuck.process_group and h.enqueued >= stuck.seq for h in track.heads)
 
 
 def _of_the_dead(history: History, graph: WaitGraph) -> Iterable[Stuck]:
@@ -164,7 +167,7 @@ _MOST = 64
 """Largest lane whose records are requested, in ranks."""
 
 
-def differing_across(history: History) -> tuple[Verdict, ...]:
+def differing_across(history: History) -> Iterable[Verdict]:
     """A rank killed by a peer's different call across groups (H2). One verdict per lane, whose
     records are read once.
 
@@ -174,8 +177,8 @@ def differing_across(history: History) -> tuple[Verdict, ...]:
     such a death.
     """
     last = {track.identity.group_rank: track for track in _torn(history)}
-    judged = (_judge(history, track) for track in last.values())
-    return tuple(verdict for verdict in judged if verdict is not None)
+    for track in last.values():
+        yield from _judge(history, track)
 
 
 def torn_records(history: History) -> tuple[RankName, ...]:
@@ -199,15 +202,13 @@ def _torn(history: History) -> Iterable[RankTrack]:
             yield track
 
 
-def _judge(history: History, dead: RankTrack) -> Verdict | None:
+def _judge(history: History, dead: RankTrack) -> Iterable[Verdict]:
     tracks = lane(history, dead.identity.group_rank)
     said = opinion_across(history, tracks, dead.death_s)
-    if said is None:
-        return None
     lane_ranks = {track.rank for track in tracks}
     for finding, culprits in said.accusing:
         if finding.kind is Fault.MISMATCH and set(culprits) <= lane_ranks:
-            return Verdict(
+            yield Verdict(
                 kind=Kind.MISMATCH,
                 culprits=culprits,
                 reason=f"{finding.reason} {dead.rank} died of it",
@@ -218,7 +219,7 @@ def _judge(history: History, dead: RankTrack) -> Verdict | None:
                 signature=f"mismatch:across:{finding.op}",
                 settled=True,
             )
-    return None
+            return
 
 
 # -- mismatch ----------------------------------------------------------------------------------
@@ -226,7 +227,7 @@ def _judge(history: History, dead: RankTrack) -> Verdict | None:
 _KINDS = (Fault.MISMATCH, Fault.SKIPPED, Fault.EXTRA)
 
 
-def mismatch(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
+def mismatch(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     """Different collectives in a group (H2), by the flight records at hand. A verdict per group."""
     verdicts: dict[GroupName, Verdict] = {}
     for stuck in (*_suspicious(history, graph), *_of_the_dead(history, graph)):
@@ -235,7 +236,7 @@ def mismatch(history: History, graph: WaitGraph) -> tuple[Verdict, ...]:
         verdict = two_threads(history, stuck) or _by_records(history, graph, stuck)
         if verdict is not None:
             verdicts[stuck.group] = verdict
-    return tuple(verdicts[group] for group in sorted(verdicts))
+    return (verdicts[group] for group in sorted(verdicts))
 
 
 def two_threads(history: History, stuck: Stuck) -> Verdict | None:
@@ -244,9 +245,8 @@ def two_threads(history: History, stuck: Stuck) -> Verdict | None:
     Nothing orders their calls, so whatever differs is the program's, even if a minority differs.
     """
     said = opinion(history, stuck.group)
-    here = () if said is None else said.findings
-    finding = next((each for each in here if each.kind is Fault.TWO_THREADS), None)
-    if said is None or finding is None:
+    finding = next((each for each in said.findings if each.kind is Fault.TWO_THREADS), None)
+    if finding is None:
         return None
     victims = said.names(finding.victims)
     return Verdict(
@@ -267,7 +267,7 @@ def _by_records(history: History, graph: WaitGraph, stuck: Stuck) -> Verdict | N
     reports it. Where a call that the others wait past has no counterpart, the heads show that much.
     """
     said = opinion(history, stuck.group, within_s=stuck.stall_s)
-    if said is None:
+    if said is UNREAD:
         return None
     findings = (f for f in said.findings if f.live or stuck not in graph.quiet)
     finding = next((f for f in findings if f.kind in _KINDS), None)
@@ -299,7 +299,10 @@ def _uneven(history: History, graph: WaitGraph, stuck: Stuck, said: Opinion) -> 
     return Verdict(
         kind=Kind.MISMATCH,
         culprits=stuck.members,
-        reason=calls_uneven(stuck),
+        reason=f"{does(stuck.joined, 'stands')} in {' and '.join(stuck.ops) or 'a call'} "
+        f"(collective {stuck.seq} of {stuck.process_group!r}) that "
+        f"{does(sorted(stuck.absent), 'has')} not entered while waiting elsewhere: cannot tell "
+        "whether the call is extra or was skipped",
         since_s=began_s(history, stuck.members),
         victims=_victims(graph, stuck, stuck.members),
         signature=f"mismatch:{stuck.process_group}:{'/'.join(stuck.ops)}",
@@ -316,7 +319,7 @@ _TOLD_TICKS: Final = 3.5
 """Ticks for which a fresh reading is used: enough sweeps to fire, few analyses."""
 
 
-def silent_mismatch(history: History) -> tuple[Verdict, ...]:
+def silent_mismatch(history: History) -> Iterable[Verdict]:
     """Mismatches that hang nothing (H2): the numbers are wrong and training continues. One verdict
     per group whose records were just read.
 
@@ -327,9 +330,9 @@ def silent_mismatch(history: History) -> tuple[Verdict, ...]:
 
     Such a call is the program's, and an eviction would not undo it: it is shown, nobody is evicted.
     """
-    groups = [group for group, tracks in history.groups().items() if _just_read(history, tracks)]
-    judged = (_judge_silent(history, group) for group in groups)
-    return tuple(verdict for verdict in judged if verdict is not None)
+    for group, tracks in history.groups().items():
+        if _just_read(history, tracks):
+            yield from _judge_silent(history, group)
 
 
 def sampled_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
@@ -340,7 +343,8 @@ def sampled_records(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
     late = {
         group: _late_s(history, members, spoilt.get(group, inf))
         for group, members in history.groups().items()
-        if _calm(members)
+        if 1 < len(members) == members[0].identity.world_size <= LARGEST
+        and all(track.participating for track in members)
     }
     latest = max(late, key=lambda group: (late[group], group), default=None)
     if latest is None or late[latest] < 0:
@@ -366,11 +370,6 @@ def _spoilt_since(history: History) -> Mapping[GroupName, float]:
     }
 
 
-def _calm(members: tuple[RankTrack, ...]) -> bool:
-    whole = 1 < len(members) == members[0].identity.world_size <= LARGEST
-    return whole and all(track.participating for track in members)
-
-
 def _just_read(history: History, members: tuple[RankTrack, ...]) -> bool:
     config = history.config
     if not config.sample_s or not 1 < len(members) <= LARGEST:
@@ -381,17 +380,15 @@ def _just_read(history: History, members: tuple[RankTrack, ...]) -> bool:
     return oldest_s <= _TOLD_TICKS * config.tick_s
 
 
-def _judge_silent(history: History, group: GroupName) -> Verdict | None:
+def _judge_silent(history: History, group: GroupName) -> Iterable[Verdict]:
     said = opinion(history, group)
-    if said is None:
-        return None
     for finding in said.findings:
         if finding.live or finding.kind not in _SILENT:
             continue  # where ranks wait, those judge that know how long they may
         since_s = _since_s(said, finding)
         if since_s is not None and history.now_s - since_s <= 2 * history.config.sample_s:
-            return _silent_verdict(group, said, finding, since_s)
-    return None
+            yield _silent_verdict(group, said, finding, since_s)
+            return
 
 
 def _since_s(said: Opinion, finding: Finding) -> float | None:
@@ -414,5 +411,6 @@ def _silent_verdict(group: GroupName, said: Opinion, finding: Finding, since_s: 
         since_s=since_s,
         evidence=dict(finding.evidence),
         signature=f"mismatch:silent:{label}:{finding.op}",
-        spare=HANGS_NOTHING,
+        spare="nothing hangs, and a group that is put out would do the same again: look at the "
+        "call",
     )

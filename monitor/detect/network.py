@@ -16,9 +16,9 @@ from typing import Final
 
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.links import Edge, rate_in_words
-from lightkeeper.monitor.model.names import Host, RankName, group_of
+from lightkeeper.monitor.model.names import Host, RankName
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
-from lightkeeper.monitor.model.wording import listed, seconds
+from lightkeeper.monitor.model.wording import groups_of, listed, seconds
 from lightkeeper.worker_server.wire import Trouble
 
 PARTED_S: Final = 7.0
@@ -36,36 +36,36 @@ _SHOWN: Final = 4
 # -- links that are broken -----------------------------------------------------------------------
 
 
-def parted(history: History) -> tuple[Verdict, ...]:
-    """At most one verdict: hosts that cannot reach each other, while ranks on both stand still."""
+def parted(history: History) -> Iterable[Verdict]:
+    """Hosts that cannot reach each other, while ranks on both stand still."""
     pairs = {
         pair: edges
         for pair, edges in history.links.confirmed(PARTED_S).items()
         if all(_stands(history, edge.rank) for edge in edges)
     }
     if not pairs:
-        return ()
+        return
     count = Counter(chain.from_iterable(pairs))
     edges = sorted(chain.from_iterable(pairs.values()), key=lambda edge: edge.rank)
     host = _in_most(count)
     said = "; ".join(edge.sentence() for edge in edges[:_SHOWN])
     culprits = tuple(sorted({edge.rank for edge in edges if host in (None, edge.host)}))
-    tie = sorted({group_of(rank) for rank in culprits}) if host is None and len(pairs) == 1 else []
+    tie = groups_of(culprits) if host is None and len(pairs) == 1 else ()
     reason = _parted_in_words(sorted(count), host, pairs=len(pairs))
     stands = (t.rank for t in history.present() if _stands(history, t.rank))
-    return (
-        Verdict(
-            kind=Kind.DEADLOCK,
-            culprits=culprits,
-            reason=f"{reason}: {said}",
-            brief=reason,
-            confidence=Confidence.UNSURE if host is None else Confidence.LIKELY,
-            since_s=history.now_s - max(map(_agreed_s, pairs.values())),
-            victims=tuple(rank for rank in stands if host is None or rank not in culprits),
-            evidence={"source": "the kernels of both ends", "links": _in_words(pairs)},
-            signature=f"link:{'/'.join(sorted(count))}",
-            tie=tuple(tie) if len(tie) > 1 else (),
-        ),
+    agreed_s = (min(edge.connection.for_s for edge in both) for both in pairs.values())
+    links = ", ".join(map(" - ".join, sorted(pairs)[:_SHOWN]))
+    yield Verdict(
+        kind=Kind.DEADLOCK,
+        culprits=culprits,
+        reason=f"{reason}: {said}",
+        brief=reason,
+        confidence=Confidence.UNSURE if host is None else Confidence.LIKELY,
+        since_s=history.now_s - max(agreed_s),
+        victims=tuple(rank for rank in stands if host is None or rank not in culprits),
+        evidence={"source": "the kernels of both ends", "links": links},
+        signature=f"link:{'/'.join(sorted(count))}",
+        tie=tie if len(tie) > 1 else (),
     )
 
 
@@ -84,15 +84,6 @@ def _parted_in_words(hosts: list[Host], host: Host | None, *, pairs: int) -> str
     return f"{listed(hosts)} cannot reach each other, and everybody else reaches both"
 
 
-def _agreed_s(edges: Iterable[Edge]) -> float:
-    """For how long both ends say so."""
-    return min(edge.connection.for_s for edge in edges)
-
-
-def _in_words(pairs: Iterable[tuple[Host, Host]]) -> str:
-    return ", ".join(f"{host} - {peer}" for host, peer in sorted(pairs)[:_SHOWN])
-
-
 def _stands(history: History, rank: RankName) -> bool:
     track = history.tracks.get(rank)
     return track is not None and track.fresh is not None and track.stall_s >= history.still_after_s
@@ -101,39 +92,33 @@ def _stands(history: History, rank: RankName) -> bool:
 # -- links that are slow -------------------------------------------------------------------------
 
 
-def slow_link(history: History) -> tuple[Verdict, ...]:
-    """At most one verdict: the host to or from which all slow connections of the job lead.
+def slow_link(history: History) -> Iterable[Verdict]:
+    """The host to or from which all slow connections of the job lead.
 
     Links that are slow for all, as in a job that sends much, name nobody.
     """
     own = _slow_of_one_host(history)
     if not own or own[0].connection.busy < _BUSY:
-        return ()
+        return
     edge, row = own[0], own[0].connection
     host, culprits = edge.host, tuple(sorted({edge.rank for edge in own}))
     slower = row.best > _SLOWER * row.rate
     was = f" ({rate_in_words(row.best)} before)" if slower else ""
     others = (track.rank for track in history.present())
-    return (
-        Verdict(
-            kind=Kind.STRAGGLER,
-            culprits=culprits,
-            reason=(
-                f"the link of {host} is slow: {edge.rank} sends to {edge.peer} at "
-                f"{rate_in_words(row.rate)}{was} and was busy with it for {row.busy:.0%} of the "
-                f"last {seconds(row.for_s)}; the others' connections are idle for most of it"
-            ),
-            brief=f"the link of {host} is slow: {rate_in_words(row.rate)}{was}",
-            confidence=Confidence.LIKELY if slower else Confidence.UNSURE,
-            lost_s=row.for_s * (row.busy - _IDLE) if slower else 0.0,
-            since_s=history.now_s - row.for_s,
-            victims=tuple(rank for rank in others if rank not in culprits),
-            evidence={
-                "source": "the kernels' send queues",
-                **{edge.rank: edge.sentence() for edge in own[:_SHOWN]},
-            },
-            signature=f"slow_link:{host}",
-        ),
+    yield Verdict(
+        kind=Kind.STRAGGLER,
+        culprits=culprits,
+        reason=f"the link of {host} is slow: {edge.rank} sends to {edge.peer} at "
+        f"{rate_in_words(row.rate)}{was} and was busy with it for {row.busy:.0%} of the last "
+        f"{seconds(row.for_s)}; the others' connections are idle for most of it",
+        brief=f"the link of {host} is slow: {rate_in_words(row.rate)}{was}",
+        confidence=Confidence.LIKELY if slower else Confidence.UNSURE,
+        lost_s=row.for_s * (row.busy - _IDLE) if slower else 0.0,
+        since_s=history.now_s - row.for_s,
+        victims=tuple(rank for rank in others if rank not in culprits),
+        evidence={"source": "the kernels' send queues"}
+        | {edge.rank: edge.sentence() for edge in own[:_SHOWN]},
+        signature=f"slow_link:{host}",
     )
 
 

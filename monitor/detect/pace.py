@@ -60,8 +60,7 @@ class Pace:
     """Mean seconds a step, waiting included, long phases left out."""
     held: float = 0.0
     """Share of its busy seconds in which collectives held it: FSDP's lie within forward and
-    backward, so a victim's busy seconds include its waiting. If its WorkerServer does not report
-    the seconds, the share of busy sweeps in which it was inside a collective of its own group."""
+    backward, so a victim's busy seconds include its waiting."""
     alone_s: float = 0.0
     """Median seconds a step in which it worked: busy, and not held."""
     usual_s: float = 0.0
@@ -238,10 +237,8 @@ class Sample(Struct, gc=False):
     rank: RankName
     incarnation: str
     step: StepState
-    inside: bool
-    """Whether it is inside a collective of its own group."""
-    held_s: float | None = None
-    """Seconds so far in which collectives held it outside a waiting phase; None: not known."""
+    held_s: float = 0.0
+    """Seconds so far in which collectives held it outside a waiting phase."""
     waited_s: float | None = None
     """Seconds so far in which it waited for others, if no phases show that; None: they do."""
     calls: int = 0
@@ -302,8 +299,6 @@ class _Course:
     sweeps: int = 0
     stopped: int = 0
     starved: float = 0.0
-    outside: int = 0
-    held: int = 0
     traced: bool = False
     witness: Witness | None = None
     current: bool = True
@@ -405,9 +400,6 @@ def _advance(course: _Course, reading: Sample | None) -> None:
     course.traced |= reading.traced
     course.witness = reading.witness or course.witness
     step = reading.step
-    if step.phase != WAITING_PHASE and step.phase not in LONG_PHASES:
-        course.outside += 1
-        course.held += reading.inside
     if step.steps <= course.newest.step.steps:
         return
     course.newest = reading
@@ -431,9 +423,8 @@ def _measure(course: _Course, reading: Sample, steps: int) -> None:
     spent_s = min(whole_s, max(0.0, reading.busy_s - before.busy_s))
     course.shares += (spent_s / whole_s,)
     course.steps_s += (whole_s / steps,)
-    if reading.held_s is not None and before.held_s is not None:
-        held_s = reading.held_s - before.held_s
-        course.alone += (max(0.0, spent_s - held_s) / whole_s,)
+    held_s = reading.held_s - before.held_s
+    course.alone += (max(0.0, spent_s - held_s) / whole_s,)
     course.sample = reading
 
 
@@ -463,7 +454,7 @@ def _telling(courses: Sequence[_Course]) -> list[_Course]:
     ]
 
 
-_COUNTED: Final = 15
+_COUNTED: Final = 13
 """Numbers of a row of `_counted`."""
 
 
@@ -471,9 +462,6 @@ def _counted(course: _Course) -> tuple[float, ...]:
     """All numbers of one rank's window: of many thousands each is visited once."""
     first, last = course.start, course.newest.count()
     calls = course.calls
-    held_s = np.nan
-    if first.held_s is not None and last.held_s is not None:
-        held_s = last.held_s - first.held_s
     return (
         last.step.steps - first.step.steps,
         last.busy_s - first.busy_s,
@@ -483,9 +471,7 @@ def _counted(course: _Course) -> tuple[float, ...]:
         course.sweeps,
         course.stopped,
         course.starved,
-        held_s,
-        course.held,
-        course.outside,
+        last.held_s - first.held_s,
         last.waited_s is not None,
         bool(course.alone),
         np.nan if calls is None else calls,
@@ -501,7 +487,7 @@ def _paces(courses: Sequence[_Course], like: Roster | None, span_s: float, usual
     every = chain.from_iterable(map(_counted, courses))
     table = np.fromiter(every, np.float64, _COUNTED * count).reshape(count, _COUNTED).T.copy()
     steps, own_s, whole_s, long_s, tokens, seen, stopped, starved = table[:8]
-    held_s, held, outside, waits, apart, calls, sees_group = table[8:]
+    held_s, waits, apart, calls, sees_group = table[8:]
     starts = [course.start for course in courses]
     roster = Roster(
         tuple(sample.rank for sample in starts), tuple(sample.incarnation for sample in starts)
@@ -511,8 +497,7 @@ def _paces(courses: Sequence[_Course], like: Roster | None, span_s: float, usual
     share = np.minimum(1.0, np.maximum(0.0, own_s) / np.maximum(1e-9, whole_s)).tolist()
     middle, low = _middles([c.shares or (whole,) for c, whole in zip(courses, share, strict=True)])
     alone, _ = _middles([course.alone or (0.0,) for course in courses])
-    held = _held(held_s, own_s, held, outside)
-    held[waits > 0] = 0.0
+    held = np.clip(held_s / np.maximum(1e-9, own_s), 0.0, 1.0) * (own_s > 0) * (waits == 0)
     busy_s = middle * usual_s
     sampled_s = np.where(apart > 0, alone * usual_s, busy_s * (1 - held))
     figures = {
@@ -594,15 +579,6 @@ def _sees_group(first: Sample, last: Sample) -> bool:
     """Whether its waiting within its group shows: in phases, or in recorded collectives."""
     own = first.own_calls, last.own_calls
     return last.waited_s is None or None in own or own[0] != own[1]
-
-
-def _held(held_s: Floats, busy_s: Floats, held: Floats, outside: Floats) -> Floats:
-    """Share of the busy time in which collectives held each rank: by the seconds if reported, else
-    by the sweeps.
-    """
-    by_sweeps = held / np.maximum(1, outside)
-    by_seconds = np.clip(held_s / np.maximum(1e-9, busy_s), 0.0, 1.0) * (busy_s > 0)
-    return np.asarray(np.where(np.isnan(held_s), by_sweeps, by_seconds))
 
 
 def _compared(roster: Roster, busy_s: Floats, low_s: Floats, tokens: Floats) -> dict[str, Floats]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import attrgetter
 from typing import Final
 
 from lightkeeper.monitor.detect.endings import End, end_of, how_it_ended
@@ -86,7 +87,8 @@ def of_last_run(history: History) -> Progress:
 
 
 def _why(ended: Iterable[RankTrack]) -> str:
-    first = min((t for t in ended if t.died_s is not None), default=None, key=_died_s)
+    gone = (track for track in ended if track.died_s is not None)
+    first = min(gone, default=None, key=attrgetter("death_s"))
     if first is None:
         return ""
     ending = None if first.report is None else first.report.ending
@@ -94,28 +96,22 @@ def _why(ended: Iterable[RankTrack]) -> str:
     return f"{first.rank} ended first: {said}"
 
 
-def _died_s(track: RankTrack) -> float:
-    return track.died_s or 0.0
-
-
-def progress_lost(history: History) -> tuple[Verdict, ...]:
-    """One verdict, for as long as the job is behind the step that it had committed."""
+def progress_lost(history: History) -> Iterable[Verdict]:
+    """Steps that the job had committed and makes again: for as long as it is behind."""
     seen = history.progress
     if seen.fell_to is None:
-        return ()
+        return
     lost, cost_s = seen.step - seen.fell_to, (seen.step - seen.fell_to) * seen.step_s * seen.ranks
     cost = f", {cost_s:,.0f} rank-seconds" if cost_s else ""
     brief = f"the job continued from step {seen.fell_to}: {counted(lost, 'step')} lost{cost}"
     why = f". {seen.why.rstrip('.')}" if seen.why else ""
-    return (
-        Verdict(
-            kind=Kind.PROGRESS_LOST,
-            reason=f"{brief}. Step {seen.step} was committed {seconds(seen.fell_s - seen.at_s)} "
-            f"earlier, and every process that had it is gone{why}",
-            brief=brief,
-            confidence=Confidence.CERTAIN,
-            since_s=seen.fell_s,
-            evidence={"steps": f"{seen.step} before, {seen.fell_to} after"},
-            signature=f"progress_lost:{seen.step}",
-        ),
+    yield Verdict(
+        kind=Kind.PROGRESS_LOST,
+        reason=f"{brief}. Step {seen.step} was committed {seconds(seen.fell_s - seen.at_s)} "
+        f"earlier, and every process that had it is gone{why}",
+        brief=brief,
+        confidence=Confidence.CERTAIN,
+        since_s=seen.fell_s,
+        evidence={"steps": f"{seen.step} before, {seen.fell_to} after"},
+        signature=f"progress_lost:{seen.step}",
     )

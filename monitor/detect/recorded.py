@@ -39,7 +39,7 @@ class Opinion:
     """Findings within one replica group, and the names of their ranks."""
 
     job: Job
-    findings: tuple[Finding, ...]
+    findings: tuple[Finding, ...] = ()
 
     def names(self, ranks: tuple[int, ...]) -> tuple[RankName, ...]:
         """Names of ranks, sorted."""
@@ -57,9 +57,13 @@ class Opinion:
         )
 
 
-def opinion(history: History, group: GroupName, within_s: float = inf) -> Opinion | None:
+UNREAD: Final = Opinion(Job((), {}, (), (), (), {}))
+"""Not every record was read: nothing is known."""
+
+
+def opinion(history: History, group: GroupName, within_s: float = inf) -> Opinion:
     """What the group's records show, each read within `within_s`: an earlier one shows another
-    moment. None while the record of a rank that can be asked is lacking, or fewer than two are
+    moment. `UNREAD` while the record of a rank that can be asked is lacking, or fewer than two are
     there. Nothing is known of a rank that cannot be asked, and it is in no finding.
 
     Of the group alone: waits across groups are for the wait-for graph, which sees phases and
@@ -72,13 +76,13 @@ def opinion(history: History, group: GroupName, within_s: float = inf) -> Opinio
         if reading is not None and history.record_age_s(track.rank) < within_s:
             readings.append(reading)
         elif track.fresh is not None:
-            return None
+            return UNREAD
         else:
             unseen.append(track.rank)
     unseen += history.unregistered(group)
     read = sum(not reading.garbage for reading in readings)
     if read < min(2, len(readings) + len(unseen)) or not read:
-        return None
+        return UNREAD
     for judged, without, before in _LATELY:
         alike = len(judged) == len(readings) and without == unseen
         if alike and all(map(is_, judged, readings)):
@@ -99,8 +103,8 @@ def lane(history: History, number: int) -> tuple[RankTrack, ...]:
     return tuple(t for t in history.present() if t.identity.group_rank == number)
 
 
-def opinion_across(history: History, tracks: Sequence[RankTrack], since_s: float) -> Opinion | None:
-    """What records across groups show, one rank of each; None if any was not read since then."""
+def opinion_across(history: History, tracks: Sequence[RankTrack], since_s: float) -> Opinion:
+    """What records across groups show, one rank of each; `UNREAD` if one was not read since."""
     worlds = history.groups()
     read = [
         _read(reading, len(worlds[track.group]))
@@ -108,7 +112,7 @@ def opinion_across(history: History, tracks: Sequence[RankTrack], since_s: float
         if (reading := history.reading(track)) is not None and reading.at_s >= since_s
     ]
     if len(read) < max(2, len(tracks)) or None in read:
-        return None
+        return UNREAD
     job = from_answers(record for record in read if record is not None)
     return Opinion(job, tuple(analyse(job).findings))
 
@@ -211,8 +215,6 @@ def missed_by_records(
     missing: dict[RankName, set[RankName]] = {}
     for stuck in quiet:
         said = opinion(history, stuck.group, within_s=stuck.stall_s)
-        if said is None:
-            continue
         for finding, ranks in said.accusing:
             for rank in ranks if finding.kind in MISSING else ():
                 if standing[rank] is RankStanding.UNKNOWN:

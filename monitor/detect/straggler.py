@@ -27,21 +27,12 @@ from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.learned_pauses import Gap
 from lightkeeper.monitor.detect.pace import Blame, Pace, Paces, Window, side_by_side
 from lightkeeper.monitor.detect.track import RankTrack
-from lightkeeper.monitor.detect.wording import (
-    computes_more,
-    lacks_cores,
-    slow_collectives,
-    slow_links,
-    slow_phase,
-    slow_work,
-    slowness,
-)
 from lightkeeper.monitor.model import cohort
 from lightkeeper.monitor.model.cohort import Floats
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, RankName, group_of
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
-from lightkeeper.monitor.model.wording import seconds
+from lightkeeper.monitor.model.wording import does, listed, seconds
 from lightkeeper.worker_server.wire import LONG_PHASES, WAITING_PHASE
 
 # -- slow phase --------------------------------------------------------------------------------
@@ -119,6 +110,8 @@ _PAIR_PERSISTENT_S, _SMALL_PERSISTENT_S = 120.0, 60.0
 """How long a rank of such a cohort must be slow if never seen well: one of two, of three."""
 _PAST = 0.9
 """Its slow windows must exceed this quantile of its own past."""
+_MOSTLY: Final = 0.5
+"""Share of the looks at which a signal had stopped it."""
 _MOSTLY_INSIDE = 0.5
 """Share of the sweeps inside collectives above which a group mainly spends its time there."""
 _HELD = 0.2
@@ -208,13 +201,13 @@ class _Slow:
         return self.steady and not self.starved.alone
 
 
-def straggler(history: History) -> tuple[Verdict, ...]:
+def straggler(history: History) -> Iterable[Verdict]:
     """Ranks that have been slow for several windows (S1): one verdict per group, or that the
     collectives inside a group are slow (S2).
     """
     windows = list(history.pace.windows)
     if len(windows) < history.config.straggler_windows or history.disturbed:
-        return ()
+        return
     suspects = _suspects(history, windows)
     by_group = grouped(
         (track.group, suspect)
@@ -223,8 +216,8 @@ def straggler(history: History) -> tuple[Verdict, ...]:
         if (suspect := _judge(history, track, windows)) is not None
         if not _waits_longer(windows, suspect)
     )
-    verdicts = (_verdict(history, group, slow) for group, slow in by_group.items())
-    return tuple(verdict for verdict in verdicts if verdict is not None)
+    for group, slow in by_group.items():
+        yield from _verdict(history, group, slow)
 
 
 def _suspects(history: History, windows: Sequence[Window]) -> frozenset[RankName]:
@@ -417,12 +410,6 @@ def _waits_longer(windows: Sequence[Window], suspect: _Slow) -> bool:
     return own_s - least_s > (suspect.busy_s - suspect.usual_s) / 2
 
 
-def _cores(history: History, rank: RankName) -> tuple[float, float]:
-    """Cores it recently used, and the median of its peers."""
-    used = {t.rank: t.used.cores or 0.0 for t in history.present() if t.used is not None}
-    return used.pop(rank, 0.0), median(used.values()) if used else 0.0
-
-
 def _starved(windows: Sequence[Window], rank: RankName) -> _Starved:
     roster, shares = side_by_side(windows, lambda paces: paces.figure("starved"))
     means = np.nanmean(shares, axis=0)
@@ -480,40 +467,28 @@ def _episode(
     return start, lost_s
 
 
-def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdict | None:
+def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Iterable[Verdict]:
     """None when all of them only wait, for one that is not known to be slow yet."""
     transfer = _slow_transfer(history, group, suspects)
     slow = suspects if transfer else _by_own_work(history, suspects)
     if not slow:
-        return None
+        return
     worst = max(slow, key=lambda worker: (worker.ratio, worker.rank))
     culprits = tuple(worker.rank for worker in slow)
-    clear = (
-        transfer or all(worker.last.sees_group for worker in slow) or _well(history, worst, slow)
-    )
+    clear = transfer or _clear(history, worst, slow)
     coarse = any(worker.coarse for worker in slow)
-    if transfer:
-        what = slow_collectives(culprits, worst.busy_s, worst.usual_s, worst.last.cohort - 1)
-    else:
-        what = slow_work(
-            culprits, worst.rank, worst.last, worst.busy_s, worst.usual_s,
-            blame=worst.blame, clear=clear,
-        )  # fmt: skip
+    what = _collectives(culprits, worst) if transfer else _work(culprits, worst, clear=clear)
     since_s = min(worker.since_s for worker in slow)
     victims = _victims(history, group, {suspect.rank for suspect in suspects}.difference(culprits))
     sure = clear and not coarse and not worst.starved.together
-    return Verdict(
+    doubt = ", all along or in every few steps: the samples are too coarse to tell"
+    yield Verdict(
         kind=Kind.STRAGGLER,
         culprits=culprits,
         groups=(group,),
-        reason=slowness(
-            what,
-            _cause(history, worst),
-            victims,
-            max(0.0, worst.busy_s - worst.usual_s),
-            history.now_s - since_s,
-            coarse=coarse,
-        ),
+        reason=f"{what}{doubt if coarse else ''}{_cause(history, worst)}; {does(victims, 'waits')} "
+        f"{seconds(max(0.0, worst.busy_s - worst.usual_s))} a step for that, for "
+        f"{seconds(history.now_s - since_s)} now",
         brief=what,
         confidence=Confidence.LIKELY if sure else Confidence.UNSURE,
         since_s=since_s,
@@ -522,6 +497,40 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Verdi
         lost_s=max(worker.lost_s for worker in slow),
         signature=f"straggler:{culprits[0]}",
     )
+
+
+def _collectives(ranks: Sequence[RankName], worst: _Slow) -> str:
+    others = worst.last.cohort - 1
+    return (
+        f"the collectives inside the group of {listed(ranks)} are slow: its ranks come in time and "
+        f"take {seconds(worst.busy_s)} a step where {others} other "
+        f"{'group takes' if others == 1 else 'groups take'} {seconds(worst.usual_s)}"
+    )
+
+
+def _work(ranks: Sequence[RankName], worst: _Slow, *, clear: bool) -> str:
+    """`1.0 slows everybody: its own work takes 1.1 s a step where its peers take 0.2 s`.
+
+    `clear`: it shows how long the ranks of its group wait for each other.
+    """
+    pace, blame, slowest = worst.last, worst.blame, worst.rank
+    peers = "its peer takes" if pace.cohort == 2 else "its peers take"
+    work = f"own work takes {seconds(worst.busy_s)} a step where {peers} {seconds(worst.usual_s)}"
+    if blame.kind is not None:
+        work += f", in {blame.kind} {seconds(blame.own_s)} where they take {seconds(blame.peers_s)}"
+    if pace.stopped >= _MOSTLY:
+        work += f"; a signal had stopped it at {pace.stopped:.0%} of the looks"
+    elif pace.witness is not None:
+        work += f"; it was seen to stand in {pace.witness.frame}"
+    if not clear:
+        return (
+            f"a rank of group {group_of(slowest)} slows everybody, perhaps {' or '.join(ranks)} "
+            "(how long its ranks wait for each other does not show): "
+            f"of {slowest} its {work}"
+        )
+    if len(ranks) > 1:
+        return f"{listed(ranks)} slow everybody: of {slowest}, the slowest, its {work}"
+    return f"{slowest} slows everybody: its {work}"
 
 
 def _by_own_work(history: History, suspects: Iterable[_Slow]) -> list[_Slow]:
@@ -542,11 +551,21 @@ def _victims(history: History, group: GroupName, waiting: Set[RankName]) -> tupl
 
 def _cause(history: History, worst: _Slow) -> str:
     """Why it is slow, as far as the kernel shows; empty: no idea."""
-    uses, others_use = _cores(history, worst.rank)
+    cores = {t.rank: t.used.cores or 0.0 for t in history.present() if t.used is not None}
+    uses = cores.pop(worst.rank, 0.0)
+    others_use = median(cores.values()) if cores else 0.0
     if uses > max(0.5, 1.5 * others_use):
-        return computes_more(uses, others_use)
-    if worst.starved.alone or worst.starved.together:
-        return lacks_cores(worst.starved.own, alone=worst.starved.alone)
+        return f"; it uses {uses:.1f} cores, its peers {others_use:.1f}: it computes more than they"
+    if worst.starved.alone:
+        return (
+            f"; for {worst.starved.own:.0%} of the time it was ready to run and got no core: a CPU "
+            "limit, or other programs on its host"
+        )
+    if worst.starved.together:
+        return (
+            f"; it waits for a core for {worst.starved.own:.0%} of the time, and others wait much "
+            "as long: there are too few for all, and chance says who gets less"
+        )
     return ""
 
 
@@ -567,11 +586,13 @@ def _evidence(
     }
 
 
-def _well(history: History, worst: _Slow, slow: Sequence[_Slow]) -> bool:
-    """Whether it is the only slow rank of a group whose waits show in part.
+def _clear(history: History, worst: _Slow, slow: Sequence[_Slow]) -> bool:
+    """True if the waits within its group show, or show in part and it is the only slow rank there.
 
     What does not show looks like work: a rank no busier than its peers is not slow.
     """
+    if all(worker.last.sees_group for worker in slow):
+        return True
     mates = {track.rank for track in history.groups().get(group_of(worst.rank), ())}
     windows = list(history.pace.windows)[-worst.rule.windows :]
     return len(slow) == 1 and all(
@@ -640,7 +661,7 @@ class _Change:
         )
 
 
-def slow_pause(history: History) -> tuple[Verdict, ...]:
+def slow_pause(history: History) -> Iterable[Verdict]:
     """Checkpoints and evaluations that have become slow on one rank: a verdict for each phase.
 
     Declared long phases are not part of a rank's pace, and by design not alike: often only one
@@ -648,17 +669,13 @@ def slow_pause(history: History) -> tuple[Verdict, ...]:
     make such pauses: if theirs have grown too, it is the storage and nobody is accused. Without
     such peers the cause is unknown.
     """
-    verdicts: list[Verdict] = []
     for track in history.present():
-        if not track.participating:
-            continue
-        for phase in _PHASES:
+        for phase in _PHASES if track.participating else ():
             change = _change(history.habits.declared(track.rank, phase))
             if change is None or not change.slow:
                 continue
             if history.now_s - change.now[-1].ended_s <= _FRESH_S:
-                verdicts += _judge_pause(history, track, phase, change)
-    return tuple(verdicts)
+                yield from _judge_pause(history, track, phase, change)
 
 
 def _change(gaps: Sequence[Gap]) -> _Change | None:
@@ -674,7 +691,7 @@ def _change(gaps: Sequence[Gap]) -> _Change | None:
 
 def _judge_pause(
     history: History, track: RankTrack, phase: str, change: _Change
-) -> tuple[Verdict, ...]:
+) -> Iterable[Verdict]:
     pauses = [
         history.habits.declared(other.rank, phase)
         for other in history.present()
@@ -683,36 +700,29 @@ def _judge_pause(
     changes = [_change(gaps) for gaps in pauses if gaps]
     peers = [change for change in changes if change is not None]
     if len(peers) < len(changes):
-        return ()  # a peer makes such pauses, but too few were seen
+        return  # a peer makes such pauses, but too few were seen
     if any(peer.now_s > _GROWN * peer.was_s for peer in peers):
-        return ()  # theirs grow too: the storage
-    lost_s = sum(gap.span_s - change.was_s for gap in change.now)
-    peers_s = median(peer.now_s for peer in peers) if peers else None
-    return (
-        Verdict(
-            kind=Kind.STRAGGLER,
-            culprits=(track.rank,),
-            groups=(track.group,),
-            reason=slow_phase(
-                track.rank,
-                phase,
-                change.now_s,
-                change.was_s,
-                times=len(change.now),
-                peers=len(peers),
-                peers_s=peers_s,
-            ),
-            confidence=Confidence.LIKELY if peers else Confidence.UNSURE,
-            since_s=change.now[0].ended_s - change.now[0].span_s,
-            victims=tuple(t.rank for t in history.present() if t.group != track.group),
-            evidence={
-                "slow at": phase,
-                "course": f"persistent: the last {len(change.now)} times",
-                "source": "phases, seconds as the rank counts them",
-            },
-            lost_s=lost_s,
-            signature=f"straggler:{track.rank}:{phase}",
-        ),
+        return  # theirs grow too: the storage
+    beside = "no peer has such pauses, so it may be the storage"
+    if peers:
+        beside = f"{len(peers)} {'peer takes' if len(peers) == 1 else 'peers take'} "
+        beside += seconds(median(peer.now_s for peer in peers))
+    yield Verdict(
+        kind=Kind.STRAGGLER,
+        culprits=(track.rank,),
+        groups=(track.group,),
+        reason=f"{track.rank} is slow in {phase}, {seconds(change.now_s)} each of the last "
+        f"{len(change.now)} times where it took {seconds(change.was_s)} before; {beside}",
+        confidence=Confidence.LIKELY if peers else Confidence.UNSURE,
+        since_s=change.now[0].ended_s - change.now[0].span_s,
+        victims=tuple(t.rank for t in history.present() if t.group != track.group),
+        evidence={
+            "slow at": phase,
+            "course": f"persistent: the last {len(change.now)} times",
+            "source": "phases, seconds as the rank counts them",
+        },
+        lost_s=sum(gap.span_s - change.was_s for gap in change.now),
+        signature=f"straggler:{track.rank}:{phase}",
     )
 
 
@@ -725,7 +735,7 @@ _TRANSFER_SHARE_OF_STEP = 0.2
 """Least excess, as a share of a step: twice a rank's, for nobody can be evicted."""
 
 
-def slow_transfer(history: History) -> tuple[Verdict, ...]:
+def slow_transfer(history: History) -> Iterable[Verdict]:
     """Slow links between groups (S2): every rank is on time and the transfer itself takes longer.
     Accuses nobody.
 
@@ -739,33 +749,33 @@ def slow_transfer(history: History) -> tuple[Verdict, ...]:
     windows = [window for window in history.pace.windows if len(window.paces) > 1]
     count = config.straggler_windows
     if len(windows) < count + _TRANSFER_BASELINE_WINDOWS or history.disturbed:
-        return ()
+        return
     slow = [window.least_waiting_s for window in windows]
     past = len(windows) - (2 * count if len(windows) > 2 * count else count)
     usual_s = median(slow[:past])
     late = [_late(window, usual_s) for window in windows[-count:]]
     if not late[-1] or sum(late) < config.straggler_slow_windows:
-        return ()
+        return
     since = next((n for n in range(len(windows) - 1, -1, -1) if not _late(windows[n], usual_s)), -1)
     if _work_s(windows[-count:]) - _work_s(windows[:past]) > median(slow[-count:]) - usual_s:
-        return ()
+        return
     first = windows[min(since + 1, len(windows) - 1)]
     now_s = median(slow[-count:])
     steps = sum(int(w.paces.figure("steps").max()) for w in windows[since + 1 :])
-    return (
-        Verdict(
-            kind=Kind.STRAGGLER,
-            reason=slow_links(now_s, usual_s),
-            since_s=first.start_s,
-            victims=tuple(sorted(windows[-1].paces)),
-            evidence={
-                "slow at": "communication across groups",
-                "late arrival": "no: whoever waits least waits longer too",
-                "source": f"phases, means over windows of {seconds(config.window_s)} and more",
-            },
-            lost_s=max(0.0, (now_s - usual_s) * steps),
-            signature="straggler:across",
-        ),
+    yield Verdict(
+        kind=Kind.STRAGGLER,
+        reason=f"communication across groups takes {seconds(now_s)} a step even for the last to "
+        f"arrive, {seconds(usual_s)} before: the network is slow, or somebody's link; phases "
+        "cannot tell whose",
+        since_s=first.start_s,
+        victims=tuple(sorted(windows[-1].paces)),
+        evidence={
+            "slow at": "communication across groups",
+            "late arrival": "no: whoever waits least waits longer too",
+            "source": f"phases, means over windows of {seconds(config.window_s)} and more",
+        },
+        lost_s=max(0.0, (now_s - usual_s) * steps),
+        signature="straggler:across",
     )
 
 

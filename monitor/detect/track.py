@@ -166,15 +166,11 @@ class RankTrack:
         return self.step is None or self.commits > 0
 
     @property
-    def held_s(self) -> float | None:
-        """Seconds of this incarnation in which collectives held it outside a waiting phase.
-
-        Includes the current one; None if the WorkerServer does not report it.
-        """
+    def held_s(self) -> float:
+        """Seconds so far in which collectives held this incarnation outside a waiting phase."""
         step = self.step
-        if step is None or step.held_s is None:
-            return None
-        return step.held_s + (self.inside_s if step.phase != WAITING_PHASE else 0.0)
+        before_s = 0.0 if step is None else step.held_s or 0.0
+        return before_s + (0.0 if self.doing == WAITING_PHASE else self.inside_s)
 
     @property
     def inside_s(self) -> float:

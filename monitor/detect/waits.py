@@ -18,7 +18,7 @@ where heads do not move, their records (`recorded`).
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -65,7 +65,7 @@ def build(history: History) -> WaitGraph:
     standing = {track.rank: _standing(history, track) for track in tracks}
     stuck = _stuck(history, standing)
     standing.update((rank, RankStanding.LEFT) for rank in _left(stuck))
-    forming = forming_waits(history)
+    forming = tuple(forming_waits(history))
     missing = missed(history, tracks, standing, (*stuck, *forming))
     outside = (rank for rank in missing if standing[rank] is not RankStanding.TRACED)
     standing.update(dict.fromkeys(outside, RankStanding.OUTSIDE))
@@ -77,9 +77,8 @@ def build(history: History) -> WaitGraph:
     held_up = (r for r in _waiters(missing) if standing[r] is RankStanding.UNKNOWN)
     standing.update(dict.fromkeys(held_up, RankStanding.WAITING))
     waits = (
-        *(stuck_wait(each) for each in stuck if each.absent),
-        *(Wait(team.joined, team.absent, By.GROUP) for team in forming),
-        *missing_waits(missing, recorded),
+        *(Wait(each.joined, each.absent, each.by) for each in (*stuck, *forming) if each.absent),
+        *(Wait(on, (r,), By.RECORDS if r in recorded else By.ACROSS) for r, on in missing.items()),
         *_unanswered(history),
     )
     still_s = history.still_after_s
@@ -120,19 +119,6 @@ def _left(stuck: Iterable[Stuck]) -> Iterable[RankName]:
     for collective in stuck:
         if collective.complete and collective.completed:
             yield from collective.joined
-
-
-def stuck_wait(stuck: Stuck) -> Wait:
-    """The edges of one collective or transfer: who is inside waits for who has not come."""
-    return Wait(stuck.joined, stuck.absent, By.TRANSFER if stuck.transfer else By.COLLECTIVE)
-
-
-def missing_waits(
-    missing: Mapping[RankName, tuple[RankName, ...]], recorded: Container[RankName]
-) -> Iterable[Wait]:
-    """The edges to ranks that are missing somewhere; `recorded`: by records alone."""
-    for rank, waiting in missing.items():
-        yield Wait(waiting, (rank,), By.RECORDS if rank in recorded else By.ACROSS)
 
 
 def _unanswered(history: History) -> Iterable[Wait]:

@@ -49,6 +49,13 @@ def plural(ranks: Sized, single: str, many: str) -> str:
     return single if len(ranks) == 1 else many
 
 
+def does(names: Sequence[str], verb: str) -> str:
+    """`a waits`, `a and b wait`; `verb` in the form for one."""
+    odd = {"is": "are", "has": "have", "was": "were", "does": "do"}
+    many = odd.get(verb, verb.removesuffix("s"))
+    return f"{listed(names)} {plural(names, verb, many)}"
+
+
 def by_force(namespace: str, pod: str, node: str) -> str:
     """What a person does about a pod that no kubelet will end."""
     where, failed = f"kubectl -n {quote(namespace)}", quote('{"status":{"phase":"Failed"}}')

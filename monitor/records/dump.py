@@ -703,12 +703,12 @@ def assemble(
     """
     ordered = sorted(records, key=lambda record: record.rank)
     dumps, uncounted = count_by_group([record.dump for record in ordered])
-    ordered = [_in_the_job(replace(r, dump=read)) for r, read in zip(ordered, dumps, strict=True)]
+    ordered = [_in_the_job(replace(r, dump=dump)) for r, dump in zip(ordered, dumps, strict=True)]
     complaints = [*problems]
     complaints += [] if uncounted is None else [Problem(ordered[0].path, uncounted)]
-    read = {problem.rank for problem in complaints if problem.rank is not None}
-    read.update(record.rank for record in ordered)
-    ranks = read.union(*{g.members for r in ordered for g in r.dump.groups}, range(world_size or 0))
+    ranks = {problem.rank for problem in complaints if problem.rank is not None}
+    ranks.update(*{g.members for r in ordered for g in r.dump.groups}, range(world_size or 0))
+    ranks.update(record.rank for record in ordered)
     expected = tuple(sorted(ranks.union(gaps)))
     keys = _keys(ordered, members or {}, expected if world_size else ())
     places, groups = _groups(ordered, keys, expected)

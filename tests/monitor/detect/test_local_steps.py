@@ -211,7 +211,7 @@ def alone(rank: str, at_s: int, waits_s: float) -> Sample:
         votes, votes, at_s, "other", 0.0, votes, local_steps=at_s - votes, source="torchft",
         seconds={"other": float(at_s)},
     )  # fmt: skip
-    return Sample(RankName(rank), "one", step, inside=False, waited_s=votes * waits_s)
+    return Sample(RankName(rank), "one", step, waited_s=votes * waits_s)
 
 
 def test_a_pace_is_that_of_whole_rounds() -> None:

@@ -262,7 +262,7 @@ def verdicts(
         rows = tuple(np.array(figures[name], np.float32).tobytes() for name in FIGURES)
         start_s = history.now_s - 5.5 * (len(course) - n)
         history.pace.windows.append(Window(start_s, start_s + 5.5, Paces(roster, (), rows, {})))
-    return straggler(history)
+    return tuple(straggler(history))
 
 
 NOISY = [(0.13, 0.22, 0.14), (0.18, 0.21, 0.17), (0.10, 0.20, 0.09), (0.14, 0.25, 0.15)]

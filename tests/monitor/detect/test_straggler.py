@@ -43,10 +43,8 @@ def test_it_is_not_worth_it_before_it_cost_more_than_an_eviction() -> None:
     assert drive.incident("straggler").verdict.lost_s > 30.0
 
 
-@pytest.mark.parametrize("tells_held", [True, False])
-def test_within_a_group_the_rank_is_named_whose_peers_wait_inside_collectives(tells_held) -> None:
+def test_within_a_group_the_rank_is_named_whose_peers_wait_inside_collectives() -> None:
     fleet = SimFleet(2, 2, [at(40, slow("rg_1.1", 3.0))])
-    fleet.tells_held = tells_held
     assert Drive(fleet).run(75).incident("straggler").culprits == ("rg_1.1",)
 
 

@@ -174,7 +174,7 @@ class Seen(Quorum):
             commit_failures=rank.failures,
             local_steps=rank.local_steps,
             committed_step=rank.committed,
-            held_s=rank.held_s if self.tells_held else None,
+            held_s=rank.held_s,
             seconds=dict(rank.seconds),
             tokens=rank.tokens,
             waits_in=self._waits_in(rank),

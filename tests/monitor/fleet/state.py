@@ -54,8 +54,6 @@ class FleetState:
         self.no_quorum_until_s = 0.0
         self.failing: dict[str, float] = {}
         self.erring: set[str] = set()
-        self.tells_held = True
-        """Whether its WorkerServers tell how long collectives held their rank."""
         self.outside: dict[str, float] = {}
         self.late_ticks: list[float] = []
         self.quorum_id = 1
