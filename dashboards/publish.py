@@ -97,7 +97,7 @@ class Grafana:
         return f"{self._root}{self._with(self._call(what, lambda: put(body)), 'url')['url']}"
 
     def folder(self, uid: str) -> bool:
-        """Whether there is such a folder, at any depth."""
+        """True if there is such a folder, at any depth."""
         get = self._face.folder.get_folder
         return self._found("look at the folder", "uid", lambda: get(_part(uid))) is not None
 

@@ -43,7 +43,7 @@ class DemoFault(NamedTuple):
     incident: str
     """Kind of the monitor's incident."""
     leaves: bool = False
-    """Whether it ends the group before anybody can evict it."""
+    """True if it ends the group before anybody can evict it."""
 
 
 FAULTS: Final = {
@@ -407,7 +407,7 @@ POLL_S: Final = 0.5
 EQUAL_STEPS: Final = 20
 """Two fingerprints at their default distance."""
 MILESTONES: Final = ("firing", "evict_asked", "left_quorum", "survivor_commit", "rejoined")
-"""Of the monitor's incident."""
+"""Moments of the monitor's incident."""
 
 Row = dict[str, Any]
 """An object of the monitor's JSON, or of ours."""
@@ -586,7 +586,7 @@ def sentence(report: Row) -> str:
 
 
 def verdict(report: Row) -> str:
-    """The same, and whether the monitor was right."""
+    """The sentence, and what the monitor did wrong."""
     return f"{sentence(report)}; {', '.join(report['problems']) or 'right'}"
 
 

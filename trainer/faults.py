@@ -58,13 +58,13 @@ class PlannedFault:
     id: str
     """Names the marker: letters, digits and `._:@-`."""
     kind: str
-    """Of `KINDS`, or `package.module:function`."""
+    """One of `KINDS`, or `package.module:function`."""
     rank: str
     """The rank it hits, such as `rg_1.0`."""
     step: int | None = None
     """First step at which it fires; None = at the next step."""
     factor: float = 5.0
-    """Of `slow`; a kind of your own may take it for what it likes."""
+    """For `slow`; a kind of your own may take it for what it likes."""
     phase: str = FIRST_PHASE
     """When it strikes: as this phase begins."""
 

@@ -126,7 +126,7 @@ class Piece:
         self.state = {name: local(part) for name, part in tensors_of(network, optimizer).items()}
         """Name -> this rank's part of every tensor of the state."""
         self.weights = {name: part for name, part in self.state.items() if "/" not in name}
-        """The same without the optimizer's."""
+        """The state without the optimizer's."""
 
     def _flatten_gradient(self) -> Tensor:
         """FSDP2 adds to an existing gradient, so it can live in our own memory."""

@@ -221,7 +221,7 @@ class Launch:
 
     @property
     def pid(self) -> int:
-        """Of torchrun."""
+        """Torchrun's."""
         return self.process.pid
 
     def poll(self) -> int | None:

@@ -156,7 +156,7 @@ def connect(place: group.RankPlace, opt: TrainOptions, state: dict[str, Tensor])
 
 
 def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
-    """Whether the step counts, and its loss: the mean over this group.
+    """Try the step; returns if it counts, and its loss: the mean over this group.
 
     None while the group heals: it computed with weights that it is about to replace, and
     contributed nothing to the step.

@@ -65,7 +65,7 @@ class Launch(NamedTuple):
 
     hosts: int = 1
     rank: int | None = None
-    """Of this host; None: not known before the rendezvous."""
+    """This host's; None: not known before the rendezvous."""
     store_host: str = ""
     store_port: int = 0
 
@@ -188,7 +188,7 @@ _LEAST: Final = 1e-9
 
 
 class Figure(NamedTuple):
-    """Of a device, or of the whole host; more is better."""
+    """What a device or the whole host achieves; more is better."""
 
     name: str
     unit: str
@@ -304,7 +304,7 @@ class Answer(NamedTuple):
     look: Look
     rows: list[Judged]
     odd: list[Judged]
-    """Of any host: what stands out, and where either of two may be the odd one."""
+    """What stands out on any host, and where either of two may be the odd one."""
     fit: bool
 
 

@@ -64,7 +64,7 @@ class RankFiles:
 
     @property
     def socket_fits(self) -> bool:
-        """Whether the kernel accepts a socket path of this length."""
+        """True if the kernel accepts a socket path of this length."""
         return len(os.fsencode(self.socket)) <= _SOCKET_PATH_BYTES
 
     @property
@@ -300,7 +300,7 @@ def processes(run_dir: Path, kinds: Iterable[str] = ("pid", "sidecar_pid")) -> s
 
 
 def is_elsewhere(endpoint: Mapping[str, Any]) -> bool:
-    """Whether the rank is in another PID namespace: not seeing its processes then means nothing."""
+    """True if the rank is in another PID namespace: not seeing its processes then means nothing."""
     namespace = endpoint.get("pid_namespace")
     return namespace is not None and namespace != pid_namespace()
 
@@ -349,7 +349,7 @@ def sweep(run_dir: Path, now_ns: int | None = None) -> int:
 
 
 def _is_over(path: Path, now_ns: int) -> bool:
-    """Whether a page's rank and its sidecar are gone, and no sidecar is still starting."""
+    """True if a page's rank and its sidecar are gone, and no sidecar is still starting."""
     try:
         page = PageReader(path)
     except SharedPageError:

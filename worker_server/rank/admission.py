@@ -390,7 +390,7 @@ def wait_until_admitted(
 
 
 def _is_no_rank(command: Sequence[str]) -> bool:
-    """Whether a command is python with its own script, which no launcher makes a rank."""
+    """True if a command is python with its own script, which no launcher makes a rank."""
     program = program_of(command)
     return (
         Path(command[0]).name.startswith("python")

@@ -79,7 +79,7 @@ class LauncherVariables:
     """A variable without which the rank's variable means something else."""
 
     def speaks(self, environ: Mapping[str, str]) -> bool:
-        """Whether this launcher started this process (or one that it descends from)."""
+        """True if this launcher started this process (or one that it descends from)."""
         return bool(environ.get(self.rank)) and (
             self.only_with is None or self.only_with in environ
         )
@@ -114,12 +114,12 @@ def launcher_of(environ: Mapping[str, str]) -> LauncherVariables | None:
 
 
 def is_rank(environ: Mapping[str, str], command: Sequence[str]) -> bool:
-    """Whether a process with this environment and command line (`sys.orig_argv`) is a rank."""
+    """True if a process with this environment and command line (`sys.orig_argv`) is a rank."""
     return launcher_of(environ) is not None and not starts_ranks(program_of(command))
 
 
 def starts_ranks(program: str) -> bool:
-    """Whether a program or module (`/usr/bin/torchrun`, `torch.distributed.run`) is no rank."""
+    """True if a program or module (`/usr/bin/torchrun`, `torch.distributed.run`) is no rank."""
     return program in _NO_RANKS or PurePath(program).name in _NO_RANKS
 
 
@@ -260,7 +260,7 @@ def _slurm_job(environ: Mapping[str, str], *, grouped: bool) -> str | None:
 
 
 def _is_uuid(text: str) -> bool:
-    """Whether `torchrun --standalone` made it up: new each time, so useless as a name."""
+    """True if `torchrun --standalone` made it up: new each time, so useless as a name."""
     try:
         uuid.UUID(text)
     except ValueError:
@@ -322,7 +322,7 @@ def host_of(environ: Mapping[str, str], hostname: Callable[[], str] = socket.get
 # and overrides.
 
 _BUDGET_BYTES: Final = 1024
-"""Of the page's room for the identity, 1,792 bytes; each polled state carries it too."""
+"""The page has room for an identity of 1,792 bytes; each polled state carries it too."""
 _NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _MOUNTS: Final = "/proc/self/mountinfo"
 _POD_UID: Final = re.compile(

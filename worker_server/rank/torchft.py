@@ -170,7 +170,7 @@ def _patch_groups(module: Any) -> None:
 
 
 def _opening(around: Around) -> Around:
-    """The same, and the sockets that it opens are noted."""
+    """`around`, with a note of the sockets that it opens."""
 
     def configuring(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
         store = kwargs.get("store_addr", args[0] if args else "")
@@ -233,7 +233,7 @@ def _observed_init(original: Method, self: Any, args: Any, kwargs: Any) -> None:
 
 
 def _speaks(manager: object) -> bool:
-    """Of several Managers only the observed one reports the steps."""
+    """True if this Manager reports the steps: of several only the observed one does."""
     return _observer is not None and _observer.reporter.loop.manager is manager
 
 
@@ -350,7 +350,7 @@ def _named_in(original: Method, self: Any, args: Any, kwargs: Any) -> str | None
 
 
 def _host_and_port(address: str) -> str:
-    """Of a URL or of `HOST:PORT`; empty if it is neither."""
+    """HOST:PORT of a URL or of `HOST:PORT`; empty if it is neither."""
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         return parts.netloc.rpartition("@")[2] if parts.port else ""
@@ -365,7 +365,7 @@ def _named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: Any) -> dict[s
 # -- times -----------------------------------------------------------------------------------------
 
 _ITEMS_MAX: Final = 200_000
-"""Of a state, containers included; walking through more is not worth the time."""
+"""Parts of a state, containers included; walking through more is not worth the time."""
 
 Span = tuple[float, float]
 
@@ -558,7 +558,7 @@ _LOOKS: Final = 8
 """Per attempt, however short, before the exchange."""
 _LOOKS_AFTER: Final = 2
 _SHARE: Final = 0.003
-"""Of the time between two votes, for checks; CPU time, because waiting for a core costs nobody."""
+"""Share of the time between two votes; CPU time, because waiting for a core costs nobody."""
 _NUMPY: Final = (torch.float32, torch.float64, torch.float16)
 _EXCHANGED: Final = layout.PLACES[-1]
 
@@ -631,7 +631,7 @@ class GradientWatch:
 
 
 def _usable(tensor: object) -> TypeGuard[torch.Tensor]:
-    """Whether it is a large plain tensor on the CPU."""
+    """True if it is a large plain tensor on the CPU."""
     if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
         return False
     if not tensor.is_cpu or not tensor.is_floating_point() or tensor.numel() < _LEAST:
@@ -642,7 +642,7 @@ def _usable(tensor: object) -> TypeGuard[torch.Tensor]:
 
 
 def sample_is_finite(tensor: object) -> bool | None:
-    """Whether a sample of a large plain tensor on the CPU is finite; None for any other."""
+    """True if a sample of a large plain tensor on the CPU is finite; None for any other."""
     if not _usable(tensor):
         return None
     step = tensor.numel() // _SAMPLE

@@ -263,7 +263,7 @@ def _enter(
 
 
 def is_native(pg: Any) -> bool:
-    """Whether a Manager was given a group of torch's own (torch >= 2.14)."""
+    """True if a Manager was given a group of torch's own (torch >= 2.14)."""
     return isinstance(pg, dist.ProcessGroup) and _kind is not None and not isinstance(pg, _kind)
 
 

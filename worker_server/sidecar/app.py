@@ -59,7 +59,7 @@ class Endpoint:
     example: str = ""
     """Parameters in the line of help."""
     acts: bool = False
-    """Whether it needs the token even on loopback."""
+    """True if it needs the token even on loopback."""
     body: str | None = None
     """Example of a body; makes it a POST."""
     order: type | None = None

@@ -44,7 +44,7 @@ _RECORD_DUTY = 0.001
 takes the rank 18 ms, one of 20,000 more than a second."""
 _RECORD_FRESH_S = 1.0
 _STANDS_EVERY_S, _STANDS_DUTY = 5.0, 0.05
-"""The same while the rank hangs, if some heads come only with a full record."""
+"""How often while the rank hangs, if some heads come only with a full record."""
 _STANDS_S = 1.5
 """Without a move for so long, its connections are looked at each second."""
 _BEAT_S = 1.0
@@ -89,7 +89,7 @@ class BlackBox:
         self._hangs = HangWatch()
         self._standstill = StandstillWitness()
         self._unseen = False
-        """Whether the neighbours were given connections or heads that no page holds."""
+        """True if the neighbours were given connections or heads that no page holds."""
         self._file: str | None = None
         """What it waited for in the kernel when its stacks were last taken."""
         self._hang_kept_s = 0.0
@@ -119,7 +119,7 @@ class BlackBox:
 
     @property
     def closed(self) -> bool:
-        """Whether the rank said that its work is over."""
+        """True if the rank said that its work is over."""
         return self._page.closed
 
     def process(self) -> wire.Process:
@@ -150,7 +150,7 @@ class BlackBox:
         )
 
     def parting(self) -> wire.StateReport:
-        """The same of a rank that is ending, as if it were dead by now."""
+        """The state of a rank that is ending, as if it were dead by now."""
         report = self.state()
         if not report.process.alive:
             return report

@@ -35,7 +35,7 @@ def table(path: Path) -> dict[str, int]:
 
 
 _NO_LIMIT: Final = 1 << 60
-"""Of version 1."""
+"""From here on a number of version 1 means: no limit."""
 
 
 class Level(NamedTuple):

@@ -157,7 +157,7 @@ class _Calls:
         return None
 
     def _same_group(self, entry: TorchEntry, call: _Call) -> bool:
-        """Whether the groups may be the same: by torch's names, else by earlier matches."""
+        """True if the groups may be the same: by torch's names, else by earlier matches."""
         names, pg_id = entry.names, entry.pg_id
         if call.group in names:
             return True

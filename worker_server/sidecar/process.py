@@ -264,7 +264,7 @@ class PidfdProcess:
         return tuple(self._sent)
 
     def wait_death(self, timeout_s: float) -> bool:
-        """Whether the process is dead, waiting for it at most `timeout_s`."""
+        """True if the process is dead, waiting for it at most `timeout_s`."""
         if self._died_s is not None:
             return True
         poll = select.poll()
@@ -338,7 +338,7 @@ class PidfdProcess:
 
 
 def _catches(status: Mapping[str, str], signum: signal.Signals) -> bool | None:
-    """Whether a process has a handler for a signal; None: not known."""
+    """True if a process has a handler for a signal; None: not known."""
     try:
         return bool(int(status["SigCgt"], 16) >> (signum - 1) & 1)
     except (KeyError, ValueError):
@@ -361,7 +361,7 @@ def _tracer(status: dict[str, str]) -> wire.Tracer | None:
 
 
 def _holds(pidfd: int, pid: int, start_ticks: int) -> bool:
-    """Whether it is a pidfd of this process (proc(5), fdinfo); of a dead one the pid is -1."""
+    """True if it is a pidfd of this process (proc(5), fdinfo); of a dead one the pid is -1."""
     try:
         words = Path(f"/proc/self/fdinfo/{pidfd}").read_text(encoding="ascii").split()
         shown = int(words[words.index("Pid:") + 1])

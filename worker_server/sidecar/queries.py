@@ -204,7 +204,7 @@ class ReleaseOrder:
     quorum_id: wire.Count
     """Nothing is ended in any other quorum."""
     addresses: Annotated[tuple[str, ...], Meta(min_length=1)]
-    """Of the job's hosts: only connections to these are ended."""
+    """Addresses of the job's hosts: only connections to these are ended."""
     incarnation: Annotated[str, Meta(examples=["32bfd68baf"])] | UnsetType = UNSET
     """Refuse if another process has the rank's name by now."""
 

@@ -92,7 +92,7 @@ class EndpointFile:
 
     @property
     def secret(self) -> str:
-        """Of the rank's incarnation."""
+        """The secret of the rank's incarnation."""
         return self._box.claim.secret
 
     def registration(self) -> wire.Registration:
@@ -128,7 +128,7 @@ class EndpointFile:
         self.publish()
 
     def allow(self, asks_again: bool) -> None:
-        """Whether dead connections to the Lighthouse may be shut."""
+        """Take the monitor's word on shutting dead connections to the Lighthouse."""
         self._box.ask_again.allowed = asks_again
 
     def complain(self, why: str) -> None:
@@ -175,7 +175,7 @@ class Registrar(threading.Thread):
         self._complaint = ""
         """The last one."""
         self._came = False
-        """Whether it was ever registered."""
+        """True if it was ever registered."""
         self._refusal = ""
         """The monitor's message for the last refusal, unless it refused only the name."""
         self._began_s = time.monotonic()

@@ -154,17 +154,17 @@ class PageReader:
 
     @property
     def closed(self) -> bool:
-        """Whether the rank reported that its work is over."""
+        """True if the rank reported that its work is over."""
         return bool(self._words[layout.W_CLOSED] & 1)
 
     @property
     def leaving(self) -> bool:
-        """Whether its interpreter is ending."""
+        """True if its interpreter is ending."""
         return bool(self._words[layout.W_CLOSED] & 2)
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """Of all process groups that the rank has had."""
+        """Backends of all process groups that the rank has had."""
         return self._listed(layout.W_BACKENDS)
 
     @property

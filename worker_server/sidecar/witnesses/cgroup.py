@@ -21,11 +21,11 @@ from lightkeeper.worker_server.sidecar.witnesses.witness import Witness
 from lightkeeper.worker_server.wire import Weight
 
 _DENIED: Final = 0.15
-"""Of the CPU time that a cgroup wanted. A loop with 0.95 cores is denied 0.045 of it, with 0.9
+"""Share of the CPU time that a cgroup wanted. A loop with 0.95 cores lacks 0.045, with 0.9
 0.094, with 0.8 0.19, with 0.5 0.5 (measured, Linux 6.18); the share of throttled periods, which
 others watch, is 0.96 or more in all of these."""
 _FILLED: Final = 0.95
-"""Of a limit, without file cache: that fills any cgroup which reads files."""
+"""Share of a limit, without file cache: that fills any cgroup which reads files."""
 _WAITED: Final = 10.0
 """Per cent of 10 s in which some task waited for a disk (on a calmer host nobody looks which rank
 does), or in which all work waited for memory, and nothing else ran."""

@@ -59,7 +59,7 @@ class Disks(Witness):
                 self.saw(weight, f"nvme-{state}", f"NVMe drive {name} is {state}", device=name)
 
     def _stuck(self, code: str, device: str, text: str, for_s: float) -> None:
-        """Of the ranks those in state D wait for it; for FUSE those in one of its functions."""
+        """Ranks in state D wait for it; for FUSE those in one of its functions."""
         file, words = ("wchan", _FUSE_WAITS) if code == "fuse-stuck" else ("stat", (") D ",))
         pids = {
             pid
