@@ -85,7 +85,7 @@ class ByteTransformer(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def build(opt: TrainOptions) -> ByteTransformer:
+def build_model(opt: TrainOptions) -> ByteTransformer:
     """The model with the weights of its seed: the same on every rank of every group."""
     torch.manual_seed(opt.seed)
     return ByteTransformer(opt)

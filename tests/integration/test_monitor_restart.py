@@ -16,7 +16,7 @@ from lightkeeper.trainer.demo import (
     DemoFleet,
     MonitorAwayError,
     MonitorClient,
-    parse,
+    demo_options,
     start_fleet,
     start_monitor,
     wait_until_whole,
@@ -135,7 +135,7 @@ def ask_every_panel(prom: Prometheus, fleet: DemoFleet) -> None:
 def test_training_goes_on_without_the_monitor_and_it_comes_back_knowing_everything(
     tmp_path: Path,
 ) -> None:
-    options = parse(["--groups", "2", "--fault", "hang"])
+    options = demo_options(["--groups", "2", "--fault", "hang"])
     with (
         start_fleet(options, tmp_path) as fleet,
         scraping(fleet) as prom,

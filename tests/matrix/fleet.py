@@ -151,7 +151,7 @@ class MatrixFleet(Fleet):
             super().repair()
             return
         faults.inject(self.fault_file)
-        for path in faults.fired(self.fault_file).glob("*"):
+        for path in faults.marker_folder(self.fault_file).glob("*"):
             path.unlink(missing_ok=True)
 
     @classmethod

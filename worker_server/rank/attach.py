@@ -70,7 +70,7 @@ def _end(pid: int, ticks: int) -> None:
     with contextlib.suppress(OSError):
         fd = os.pidfd_open(pid)
         try:
-            if run_dir.state_of(pid, ticks) is not None:
+            if run_dir.process_state(pid, ticks) is not None:
                 signal.pidfd_send_signal(fd, signal.SIGKILL)
         finally:
             os.close(fd)
@@ -127,7 +127,7 @@ class SidecarProcess:
         files: run_dir.RankFiles,
         start: Callable[[run_dir.RankFiles], subprocess.Popen[bytes]] = start_sidecar,
         clock: Callable[[], float] = monotonic,
-        state: Callable[[int, int], str | None] = run_dir.state_of,
+        state: Callable[[int, int], str | None] = run_dir.process_state,
         end: Callable[[int, int], None] = _end,
     ) -> None:
         self._files = files

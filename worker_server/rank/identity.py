@@ -155,13 +155,13 @@ def identity_from(
         SettingError: a rank or a size is invalid.
     """
     rank, size = _place(environ)
-    group = group_of(environ)
+    group = group_named_by(environ)
     return wire.Identity(
         job=_job(environ, grouped=group is not None),
         group=wire.GroupName(group or wire.UNNAMED),
         group_rank=rank,
         world_size=size,
-        host=wire.Host(host_of(environ, hostname)),
+        host=wire.Host(node_of(environ, hostname)),
         pid=pid,
         incarnation=incarnation,
         place=place_from(environ, hostname, read),
@@ -268,7 +268,7 @@ def _is_uuid(text: str) -> bool:
     return True
 
 
-def group_of(environ: Mapping[str, str]) -> str | None:
+def group_named_by(environ: Mapping[str, str]) -> str | None:
     """The replica group that these variables name; None if none does."""
     return environ.get("REPLICA_GROUP") or environ.get("REPLICA_GROUP_ID") or None
 
@@ -283,14 +283,14 @@ def name_in_replica_id(replica_id: str | None) -> wire.GroupName | None:
     return wire.GroupName(name) if usable and ":" not in rest else None
 
 
-def renamed(launched: wire.Identity, name: wire.GroupName | None) -> wire.Identity:
+def under_managers_name(launched: wire.Identity, name: wire.GroupName | None) -> wire.Identity:
     """The identity under the name of its group's Manager; None: there is none."""
     if name is None or name == launched.group:
         return launched
     return replace(launched, group=name, launched_as=launched.group)
 
 
-def host_of(environ: Mapping[str, str], hostname: Callable[[], str] = socket.gethostname) -> str:
+def node_of(environ: Mapping[str, str], hostname: Callable[[], str] = socket.gethostname) -> str:
     """The node that this process runs on, as quarantine and the scheduler name it."""
     for name in ("LIGHTKEEPER_HOST", "SLURMD_NODENAME", "K8S_NODE_NAME"):
         # Pods often set NODE_NAME too, but build systems use it for other things.

@@ -214,7 +214,7 @@ def forget() -> None:
             _point(_crash_fd, Path(os.devnull))
 
 
-def keep(error: BaseException | None) -> None:
+def keep_hidden_error(error: BaseException | None) -> None:
     """TorchFT hides this from the program, which may die of its effects; None: that is over."""
     global _kept  # noqa: PLW0603
     if error is None:

@@ -45,7 +45,7 @@ _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 _SETTINGS: Final = 4
 
 
-def wanted(environ: Mapping[str, str]) -> bool:
+def asks_again(environ: Mapping[str, str]) -> bool:
     """True if dead connections may be shut: TorchFT asks again, and nobody has switched it off."""
     try:
         retries = int(environ.get(QUORUM_RETRIES) or 0)

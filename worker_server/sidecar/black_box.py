@@ -16,7 +16,7 @@ from lightkeeper.worker_server import run_dir, wire
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.reader import PageReader
 from lightkeeper.worker_server.sidecar import merge
-from lightkeeper.worker_server.sidecar.ask_again import AskAgain, wanted
+from lightkeeper.worker_server.sidecar.ask_again import AskAgain, asks_again
 from lightkeeper.worker_server.sidecar.blocked_on import awaited_by, blocked_on
 from lightkeeper.worker_server.sidecar.host import share
 from lightkeeper.worker_server.sidecar.last_words import Remains
@@ -34,7 +34,7 @@ from lightkeeper.worker_server.sidecar.stacks import (
     StackSample,
     StandstillWitness,
     Taken,
-    calls_of,
+    calls_in_note,
     mark_of,
 )
 
@@ -76,7 +76,7 @@ class BlackBox:
         self._process = process
         self.recorders = Recorders(torch, self.process, lambda: page.backends)
         self.network = Network(process.pid, self._opened)
-        self.ask_again = AskAgain(lambda: page.lighthouse, self._shut, on=wanted(os.environ))
+        self.ask_again = AskAgain(lambda: page.lighthouse, self._shut, on=asks_again(os.environ))
         self._files = files
         self._ordering = threading.Lock()
         self._stacks = stacks
@@ -374,7 +374,9 @@ class BlackBox:
         except SilentError:
             note = self._page.note(layout.NOTE_STACKS, time.monotonic_ns())
             return (
-                None if note is None else StackSample(calls_of(note[0]), time.monotonic() - note[1])
+                None
+                if note is None
+                else StackSample(calls_in_note(note[0]), time.monotonic() - note[1])
             )
         self._last_stacks = look.taken
         deaf = (process.interpreter_age_s or 0.0) > DEAF_S and not look.owns_gil

@@ -15,7 +15,7 @@ from lightkeeper.worker_server import home, wire
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.reader import PageReader
 from lightkeeper.worker_server.run_dir import parent_of, sockets
-from lightkeeper.worker_server.sidecar.files import text_of
+from lightkeeper.worker_server.sidecar.files import text_in
 from lightkeeper.worker_server.sidecar.machine import Machine
 from lightkeeper.worker_server.sidecar.process import OomWatch, PidfdProcess
 from lightkeeper.worker_server.sidecar.stacks import (
@@ -442,7 +442,7 @@ class Remains:
         )
 
     def _ended(self, process: wire.Process) -> str:
-        return how_it_ended(
+        return ending_sentence(
             process,
             closed=self._page.closed,
             exception=self.exception(),
@@ -577,12 +577,12 @@ def port_taken(exception: str) -> str | None:
     inodes = {int(row[9]) for row in rows}
     for pid in (folder.name for folder in proc.iterdir() if inodes and folder.name.isdecimal()):
         if taken and not inodes.isdisjoint(sockets(pid)):
-            name = text_of(proc / pid / "comm") or "a process"
+            name = text_in(proc / pid / "comm") or "a process"
             return f"port {taken[1]} is taken by {name} (pid {pid})"
     return None
 
 
-def how_it_ended(
+def ending_sentence(
     process: wire.Process,
     *,
     closed: bool,

@@ -263,7 +263,7 @@ def _statuses(record: Mapping[str, Any]) -> Iterator[tuple[str, _Counts]]:
 def _groups(record: Mapping[str, Any]) -> dict[str, _Group | None]:
     """The process groups that have entries, by torch's number."""
     groups: dict[str, _Group | None] = {}
-    for _, entry in numbered(read(record)):
+    for _, entry in by_record_id(read_entries(record)):
         key, seq = str(entry.pg_id), entry.collective_seq_id
         if entry.pg_id is None or seq is None or not entry.profiling_name:
             continue
@@ -434,7 +434,9 @@ def questions(handlers: Iterable[str], backends: Iterable[str]) -> Iterator[str]
 
 def _marks(record: Mapping[str, Any] | None) -> set[tuple[int, int]]:
     """Marks that no two recorders share: each has its own count, and stamps are in ns."""
-    return {(n, e.time_created_ns) for n, e in numbered(read(record)) if e.time_created_ns}
+    return {
+        (n, e.time_created_ns) for n, e in by_record_id(read_entries(record)) if e.time_created_ns
+    }
 
 
 # -- One record of torch's -------------------------------------------------------------------------
@@ -499,7 +501,7 @@ def kind_of(call: str) -> str:
     return _SAME.sub("", call.lower())
 
 
-def read(record: Mapping[str, Any] | None) -> Iterator[tuple[Any, TorchEntry | None]]:
+def read_entries(record: Mapping[str, Any] | None) -> Iterator[tuple[Any, TorchEntry | None]]:
     """Each entry, raw and parsed; None: not understood."""
     entries = record.get("entries") if isinstance(record, Mapping) else None
     for entry in entries if isinstance(entries, list | tuple) else ():
@@ -509,7 +511,9 @@ def read(record: Mapping[str, Any] | None) -> Iterator[tuple[Any, TorchEntry | N
             yield entry, None
 
 
-def numbered(entries: Iterable[tuple[Any, TorchEntry | None]]) -> Iterator[tuple[int, TorchEntry]]:
+def by_record_id(
+    entries: Iterable[tuple[Any, TorchEntry | None]],
+) -> Iterator[tuple[int, TorchEntry]]:
     """Entries that are understood and have a record id."""
     for _, entry in entries:
         if entry is not None and entry.record_id is not None:

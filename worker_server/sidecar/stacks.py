@@ -360,7 +360,7 @@ def _runs(calls: Iterable[Call], method: str) -> bool:
     return any(name.rpartition(".")[2] == method for name in names)
 
 
-def calls_of(text: str) -> tuple[Call, ...]:
+def calls_in_note(text: str) -> tuple[Call, ...]:
     """Calls of the first thread in a text from the rank's beat: the main thread's."""
     calls: list[Call] = []
     for line in text.splitlines()[1:]:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from msgspec import convert
 
 from lightkeeper.worker_server import wire
-from lightkeeper.worker_server.rank.identity import name_in_replica_id, renamed
+from lightkeeper.worker_server.rank.identity import name_in_replica_id, under_managers_name
 from lightkeeper.worker_server.rank.page import layout
 
 T = TypeVar("T")
@@ -149,7 +149,7 @@ class PageReader:
         if name == self.refused:
             name = None
         if name != self._named:
-            self._named, self._identity = name, renamed(self._launched, name)
+            self._named, self._identity = name, under_managers_name(self._launched, name)
         return self._identity
 
     @property
