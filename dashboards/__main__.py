@@ -101,7 +101,7 @@ def _export(args: argparse.Namespace) -> int:
     print(provisioning)
     prometheus = args.folder / "prometheus"
     prometheus.mkdir(exist_ok=True)
-    for name, text in committed.rules(args.monitor_url, args.runbooks_url):
+    for name, text in committed.rule_files(args.monitor_url, args.runbooks_url):
         (prometheus / name).write_text(text)
     print(prometheus)
     return 0
@@ -121,12 +121,12 @@ def _push(args: argparse.Namespace) -> int:
     ]
     refused = False
     try:
-        grafana = publish.Grafana(args.url, publish.read_token(args.token_file))
-        for row in publish.push(grafana, boards, args.folder_uid, dry_run=args.dry_run):
+        grafana = publish.Grafana(args.url, publish.read_grafana_token(args.token_file))
+        for row in publish.push_boards(grafana, boards, args.folder_uid, dry_run=args.dry_run):
             refused |= row.action == "refused"
             _print_row(row, dry_run=args.dry_run)
     except publish.PublishError as error:
-        print(committed.one_line(f"error: {error}"), file=sys.stderr)
+        print(committed.printable(f"error: {error}"), file=sys.stderr)
         return 1
     return int(refused)
 
@@ -135,7 +135,7 @@ def _print_row(row: Pushed, *, dry_run: bool) -> None:
     writes = row.action in {"create", "update"}
     did = row.action if not writes else f"would {row.action}" if dry_run else f"{row.action}d"
     line = f"{did:14}{row.uid} {row.url or row.why}".rstrip()
-    print(committed.one_line(line), file=sys.stderr if row.action == "refused" else sys.stdout)
+    print(committed.printable(line), file=sys.stderr if row.action == "refused" else sys.stdout)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -59,7 +59,9 @@ def fitted(
     return made
 
 
-def rules(monitor_url: str | None, runbooks_url: str | None = None) -> Iterator[tuple[str, str]]:
+def rule_files(
+    monitor_url: str | None, runbooks_url: str | None = None
+) -> Iterator[tuple[str, str]]:
     """Name and text of each file for Prometheus, its runbooks at the given page (default: the
     monitor's own).
     """
@@ -68,11 +70,11 @@ def rules(monitor_url: str | None, runbooks_url: str | None = None) -> Iterator[
         yield path.name, path.read_text().replace(f"{MONITOR_URL}/runbooks#", f"{page}#")
 
 
-def digest(board: Mapping[str, Any]) -> str:
+def board_digest(board: Mapping[str, Any]) -> str:
     """Twelve characters that identify its content."""
     return hashlib.sha256(json.dumps(board, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def one_line(text: str) -> str:
+def printable(text: str) -> str:
     """Text of a server, of which nothing moves a terminal."""
     return "".join(char if char.isprintable() else " " for char in text)

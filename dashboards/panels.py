@@ -52,7 +52,7 @@ class PanelShape(TypedDict, total=False):
 
     unit: str
     width: int
-    """Of 24 units."""
+    """In units of which a row has 24."""
     height: int
     """In units of 38 pixels."""
     empty: str
@@ -374,7 +374,7 @@ class Board:
     of_ranks: bool = False
     """With variables for host and rank; it shows metrics that the ranks export themselves."""
     height: int = 0
-    """Of every panel; 0: each has its own."""
+    """Every panel's; 0: each has its own."""
 
     def builder(self) -> dashboard.Dashboard:
         board = (
@@ -412,7 +412,7 @@ def rank_links(*, series: bool) -> dict[str, str]:
 
 
 def group_links(*, series: bool) -> dict[str, str]:
-    """The same for a replica group."""
+    """Pages of the replica group of a series or table row."""
     group = _label("replica_group", series=series)
     chosen = f"var-group={group}&var-monitor_url=${{monitor_url}}"
     return {

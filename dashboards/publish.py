@@ -25,7 +25,7 @@ from grafana_api.grafana_face import GrafanaFace
 from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
-from lightkeeper.dashboards.committed import digest
+from lightkeeper.dashboards.committed import board_digest
 
 _TIMEOUT_S: Final = 10.0
 _TRIES: Final = 3
@@ -97,7 +97,7 @@ class Grafana:
         return f"{self._root}{self._with(self._call(what, lambda: put(body)), 'url')['url']}"
 
     def folder(self, uid: str) -> bool:
-        """Whether there is such a folder, at any depth."""
+        """True if there is such a folder, at any depth."""
         get = self._face.folder.get_folder
         return self._found("look at the folder", "uid", lambda: get(_part(uid))) is not None
 
@@ -144,7 +144,7 @@ def _line(error: BaseException) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-def read_token(path: Path) -> str:
+def read_grafana_token(path: Path) -> str:
     """The token in a file; never on the command line, where everybody sees it.
 
     Raises:
@@ -173,7 +173,7 @@ class Pushed(NamedTuple):
     why: str = ""
 
 
-def push(
+def push_boards(
     grafana: Grafana, boards: Sequence[dict[str, Any]], folder_uid: str | None = None,
     *, dry_run: bool = False,
 ) -> Iterator[Pushed]:  # fmt: skip
@@ -197,7 +197,7 @@ def push(
 
 
 def _push(grafana: Grafana, board: dict[str, Any], folder: str, *, dry_run: bool) -> Pushed:
-    uid, message = board["uid"], f"pushed by lightkeeper ({digest(board)})"
+    uid, message = board["uid"], f"pushed by lightkeeper ({board_digest(board)})"
     said = Pushed(uid, board["title"], "create")
     answer = grafana.dashboard(uid) or {"dashboard": {}}
     if theirs := answer["dashboard"]:

@@ -133,7 +133,7 @@ SELF_HEALTH: Final[Mapping[str, tuple[str, str]]] = {
     "cannot_write": ("■ cannot write", RED),
     "cut_off": ("✕ cut off", DARK_RED),
 }
-"""Of the monitor itself, by label of `lightkeeper_self_health`; worst last."""
+"""The monitor's own health, by label of `lightkeeper_self_health`; worst last."""
 KEEPER_STATE: Final[Values] = {
     "-1": (f"○ {NO_LIGHTHOUSE}", GREY),
     "0": ("● acts", GREEN),

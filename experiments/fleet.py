@@ -421,7 +421,7 @@ class Fleet:
         """Hosts are sound again: no fault, no slowness, no quarantine is left."""
         faults.inject(self.fault_file)
         time.sleep(2 * STEP_TIME_S)  # a rank in its step has read the old file
-        for path in faults.fired(self.fault_file).glob("*"):
+        for path in faults.marker_folder(self.fault_file).glob("*"):
             path.unlink(missing_ok=True)
         if not self.setting.keeper:
             return

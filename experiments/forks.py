@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from lightkeeper.trainer.status import StatusFile
-from lightkeeper.trainer.supervisor import MARK, Supervisor, asker, marked
+from lightkeeper.trainer.supervisor import MARK, Supervisor, asker, launched
 from tests.forks import light
 
 _LIBC: Final = ctypes.CDLL(None)
@@ -232,7 +232,7 @@ class ForkLauncher:
         """End the sidecars, which are no forks and carry the mark."""
         if os.getpid() != self.owner:
             return []  # a fork on its way to `main`
-        left = list(marked(self.run_id + "."))
+        left = list(launched(self.run_id + "."))
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)

@@ -31,7 +31,7 @@ import requests
 
 from lightkeeper.trainer import faults, status
 from lightkeeper.trainer.options import option, parser_of
-from lightkeeper.trainer.supervisor import end, spawn
+from lightkeeper.trainer.supervisor import end_session, spawn
 from lightkeeper.worker_server import home
 
 _PYTHON: Final = (sys.executable, "-P", "-m")
@@ -43,7 +43,7 @@ class DemoFault(NamedTuple):
     incident: str
     """Kind of the monitor's incident."""
     leaves: bool = False
-    """Whether it ends the group before anybody can evict it."""
+    """True if it ends the group before anybody can evict it."""
 
 
 FAULTS: Final = {
@@ -115,7 +115,7 @@ class DemoOptions:
         return min(2, self.groups - 1)
 
 
-def parse(argv: Sequence[str] | None = None) -> DemoOptions:
+def demo_options(argv: Sequence[str] | None = None) -> DemoOptions:
     """Options from the command line; wrong ones end the process with status 2."""
     listed = "\n".join(f"  {name:<15}{says}" for name, says in faults.KINDS.items())
     about = (
@@ -240,7 +240,7 @@ class DemoFleet:
 
     def left_s(self, group: str, since_s: float) -> float | None:
         """When a launch of the group first ended after that, unix time."""
-        events = status.read(self.run_dir / "events" / f"{group}.jsonl")
+        events = status.read_events(self.run_dir / "events" / f"{group}.jsonl")
         left = (event["time"] for event in events if event["event"] == "left")
         return next((at_s for at_s in left if at_s >= since_s), None)
 
@@ -296,7 +296,7 @@ class DemoFleet:
             for process in ending:
                 process.terminate()
             for process in ending:
-                end(process, SHUTDOWN_GRACE_S)
+                end_session(process, SHUTDOWN_GRACE_S)
 
 
 def free_port() -> int:
@@ -407,7 +407,7 @@ POLL_S: Final = 0.5
 EQUAL_STEPS: Final = 20
 """Two fingerprints at their default distance."""
 MILESTONES: Final = ("firing", "evict_asked", "left_quorum", "survivor_commit", "rejoined")
-"""Of the monitor's incident."""
+"""Moments of the monitor's incident."""
 
 Row = dict[str, Any]
 """An object of the monitor's JSON, or of ours."""
@@ -465,7 +465,7 @@ def run_fault(fleet: DemoFleet, kind: str, rank: str, show: Show) -> Row:
         incidents = [incident for incident in listed if incident["id"] not in earlier]
         left = {group: fleet.left_s(group, marker.time) for group in fleet.groups}
         report = report_of(kind, marker, incidents, left)
-        show(snapshot, sentence(report))
+        show(snapshot, fault_sentence(report))
         if report["to_rejoined"] is not None and report["to_survivor_commit"] is not None:
             break
     return report
@@ -578,23 +578,23 @@ class DemoLog:
             self.say("no change")
 
 
-def sentence(report: Row) -> str:
+def fault_sentence(report: Row) -> str:
     """What happened of a fault so far; seconds after the injection."""
     times = ((name.replace("_", " "), report[f"to_{name}"]) for name in MILESTONES)
     done = ", ".join(f"{name} +{time_s:.1f} s" for name, time_s in times if time_s is not None)
     return f"{report['kind']} in {report['target_rank']}: {done or 'nothing seen yet'}"
 
 
-def verdict(report: Row) -> str:
-    """The same, and whether the monitor was right."""
-    return f"{sentence(report)}; {', '.join(report['problems']) or 'right'}"
+def fault_verdict(report: Row) -> str:
+    """The sentence, and what the monitor did wrong."""
+    return f"{fault_sentence(report)}; {', '.join(report['problems']) or 'right'}"
 
 
 # -- the run ---------------------------------------------------------------------------------
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = parse(argv)
+    options = demo_options(argv)
     run_dir = options.run_dir or Path(tempfile.mkdtemp(prefix="lightkeeper-demo-"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
@@ -618,7 +618,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         }
         print(json.dumps(result))
     else:
-        print(*map(verdict, reports), sep="\n")
+        print(*map(fault_verdict, reports), sep="\n")
     return 0 if ok else 1
 
 
@@ -641,7 +641,7 @@ def _run_fleet(options: DemoOptions, run_dir: Path) -> list[Row]:
             reports.append(report)
             if report["incident"] is not None:
                 fleet.print_story(report["incident"])
-            log.say(verdict(report))
+            log.say(fault_verdict(report))
         if options.keep_running:
             rank_url = fleet.monitor.snapshot()["ranks"][0]["url"]
             log.say(

@@ -58,13 +58,13 @@ class PlannedFault:
     id: str
     """Names the marker: letters, digits and `._:@-`."""
     kind: str
-    """Of `KINDS`, or `package.module:function`."""
+    """One of `KINDS`, or `package.module:function`."""
     rank: str
     """The rank it hits, such as `rg_1.0`."""
     step: int | None = None
     """First step at which it fires; None = at the next step."""
     factor: float = 5.0
-    """Of `slow`; a kind of your own may take it for what it likes."""
+    """For `slow`; a kind of your own may take it for what it likes."""
     phase: str = FIRST_PHASE
     """When it strikes: as this phase begins."""
 
@@ -117,17 +117,17 @@ def inject(path: Path, *faults: PlannedFault) -> None:
 
 def markers(path: Path) -> list[Marker]:
     """What fired so far, oldest first; `path` is the fault file."""
-    files = fired(path).glob("[!.]*")
+    files = marker_folder(path).glob("[!.]*")
     decoded = [msgspec.json.decode(file.read_bytes(), type=Marker) for file in files]
     return sorted(decoded, key=lambda marker: (marker.time, marker.id))
 
 
-def mark(path: Path, marker: Marker) -> None:
+def write_marker(path: Path, marker: Marker) -> None:
     """Record that a fault fires; `path` is the fault file."""
-    _write(fired(path) / marker.id, json.dumps(asdict(marker)))
+    _write(marker_folder(path) / marker.id, json.dumps(asdict(marker)))
 
 
-def fired(path: Path) -> Path:
+def marker_folder(path: Path) -> Path:
     """The folder of the markers."""
     return path.with_name(path.name + ".fired")
 

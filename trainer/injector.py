@@ -30,10 +30,10 @@ from lightkeeper.trainer.faults import (
     FaultError,
     Marker,
     PlannedFault,
-    fired,
-    mark,
+    marker_folder,
     markers,
     parse_fault,
+    write_marker,
 )
 from lightkeeper.trainer.model import local
 from lightkeeper.worker_server.wire import split_rank_name
@@ -171,7 +171,7 @@ class Injector:
             for fault in self._wanted
             if fault.rank == self.rank
             and (fault.step is None or step >= fault.step)
-            and not (fired(self.file) / fault.id).exists()
+            and not (marker_folder(self.file) / fault.id).exists()
         ]
         self.strike(FIRST_PHASE)
 
@@ -185,7 +185,7 @@ class Injector:
     def _fire(self, fault: PlannedFault) -> None:
         assert self.file is not None  # noqa: S101 - it was read
         planned = {**asdict(fault), "step": self._step}
-        mark(self.file, Marker(**planned, host=self.host, time=self.clock()))
+        write_marker(self.file, Marker(**planned, host=self.host, time=self.clock()))
         self.say(f"{self.rank}: fault {fault.id!r} ({fault.kind}) fires at step {self._step}")
         try:
             self.act(fault)

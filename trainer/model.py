@@ -85,7 +85,7 @@ class ByteTransformer(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def build(opt: TrainOptions) -> ByteTransformer:
+def build_model(opt: TrainOptions) -> ByteTransformer:
     """The model with the weights of its seed: the same on every rank of every group."""
     torch.manual_seed(opt.seed)
     return ByteTransformer(opt)
@@ -126,7 +126,7 @@ class Piece:
         self.state = {name: local(part) for name, part in tensors_of(network, optimizer).items()}
         """Name -> this rank's part of every tensor of the state."""
         self.weights = {name: part for name, part in self.state.items() if "/" not in name}
-        """The same without the optimizer's."""
+        """The state without the optimizer's."""
 
     def _flatten_gradient(self) -> Tensor:
         """FSDP2 adds to an existing gradient, so it can live in our own memory."""

@@ -53,7 +53,7 @@ def _of_kind(kind: type, seconds: bool, least: float, most: float) -> dict[str, 
     if kind not in (int, float):
         return {"type": Path if kind == Path | None else str}
     metavar = "S" if seconds else "N" if kind is int else "X"
-    return {"metavar": metavar, "type": number(kind, least, most)}
+    return {"metavar": metavar, "type": in_bounds(kind, least, most)}
 
 
 def _help(says: str, default: Any) -> str:
@@ -64,7 +64,7 @@ def _help(says: str, default: Any) -> str:
     return f"{says} (default {default if isinstance(default, str) else f'{default:g}'})"
 
 
-def number(kind: type[int] | type[float], least: float, most: float) -> Callable[[str], float]:
+def in_bounds(kind: type[int] | type[float], least: float, most: float) -> Callable[[str], float]:
     """An argparse `type`: a number within bounds."""
     bounds = f"from {least:g}" + (f" to {most:g}" if most < math.inf else " up")
 

@@ -50,7 +50,7 @@ class StatusFile:
             self._descriptor = None
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def read_events(path: Path) -> list[dict[str, Any]]:
     """The events so far, without a last line that is still being written."""
     if not path.exists():
         return []

@@ -37,7 +37,7 @@ from lightkeeper.worker_server.rank.admission import (
     Admitted,
     MonitorAway,
     Refused,
-    ask,
+    ask_monitors,
 )
 from lightkeeper.worker_server.rank.settings import monitors_of
 from lightkeeper.worker_server.run_dir import stat_fields
@@ -64,7 +64,7 @@ def asker(monitors: str, group: str) -> Callable[[str], Admission]:
     urls = list(monitors_of(monitors))
     if not urls:
         return lambda _: Admitted("no monitor configured")
-    return lambda host: ask(urls, host, group, _ASK_S)
+    return lambda host: ask_monitors(urls, host, group, _ASK_S)
 
 
 @dataclass(eq=False)
@@ -143,7 +143,7 @@ class Supervisor:
 # -- launches -----------------------------------------------------------------------------------
 
 
-def marked(mark: str, proc: Path = Path("/proc")) -> Iterator[int]:
+def launched(mark: str, proc: Path = Path("/proc")) -> Iterator[int]:
     """Processes that started with `mark` (a launch, or a prefix of several) in the environment."""
     needle = f"{MARK}={mark}".encode()
     for entry in proc.iterdir():
@@ -201,7 +201,7 @@ def spawn(
         )
 
 
-def end(process: subprocess.Popen[bytes], grace_s: float) -> None:
+def end_session(process: subprocess.Popen[bytes], grace_s: float) -> None:
     """End a process of `spawn` and its session: SIGTERM, and SIGKILL after the grace."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is None:
@@ -221,7 +221,7 @@ class Launch:
 
     @property
     def pid(self) -> int:
-        """Of torchrun."""
+        """Torchrun's."""
         return self.process.pid
 
     def poll(self) -> int | None:
@@ -230,12 +230,12 @@ class Launch:
 
     def stop(self) -> None:
         """End torchrun, which passes SIGTERM on to its ranks; returns when all are gone."""
-        end(self.process, self.grace_s)
+        end_session(self.process, self.grace_s)
         self.sweep()
 
     def sweep(self) -> list[int]:
         """Kill ranks that outlived torchrun; returns those."""
-        left = [pid for pid in marked(self.mark + ";") if not _is_sidecar(pid)]
+        left = [pid for pid in launched(self.mark + ";") if not _is_sidecar(pid)]
         _end_all(left, signal.SIGKILL, self.grace_s)
         return left
 
@@ -294,7 +294,7 @@ class Launcher:
 
     def close(self) -> list[int]:
         """End all that this supervisor's launches left, sidecars too; returns those."""
-        left = list(marked(self.run_id + "."))
+        left = list(launched(self.run_id + "."))
         stubborn = _end_all(left, signal.SIGTERM, self.grace_s)
         _end_all(stubborn, signal.SIGKILL, self.grace_s)
         return left
@@ -337,7 +337,7 @@ class SupervisorOptions:
         return [host.strip() for host in self.hosts.split(",") if host.strip()]
 
 
-def parse(arguments: Sequence[str] | None = None) -> SupervisorOptions:
+def supervisor_options(arguments: Sequence[str] | None = None) -> SupervisorOptions:
     """Checked options; wrong use ends the process here, not in every launch."""
     about = (
         "Keep one replica group running: start torchrun on the first host that the monitor admits, "
@@ -361,7 +361,7 @@ def parse(arguments: Sequence[str] | None = None) -> SupervisorOptions:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    opt = parse(arguments)
+    opt = supervisor_options(arguments)
     received: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signalled, _frame: received.append(signalled))

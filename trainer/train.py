@@ -71,7 +71,7 @@ def train(opt: TrainOptions, reporter: Reporter) -> None:
         tokens = 0 if loss is None else opt.batch * opt.context * opt.accumulate
         reporter.end_step(step, committed=committed, loss=loss, tokens=tokens)
         step = manager.current_step()  # of the job; healing jumps ahead
-        say(rank, step, committed, loss, time.perf_counter() - began_s)
+        report_try(rank, step, committed, loss, time.perf_counter() - began_s)
         if committed:
             now_and_then(rank, step)
     rank.record.write("finished", step=manager.current_step())
@@ -99,11 +99,11 @@ class Rank:
         self.intra = group.join_group(self.place, opt.group_timeout_s)
         """None: this rank is its whole group."""
 
-        self.network = model.build(opt).to(self.place.device)
+        self.network = model.build_model(opt).to(self.place.device)
         model.split(self.network, self.intra)
         self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=opt.learning_rate)
         self.piece = Piece(self.network, self.optimizer)
-        resumed = resume(self)
+        resumed = load_checkpoint(self)
         self.manager = connect(self.place, opt, self.piece.state)
         if resumed is not None:
             self.manager.load_state_dict(resumed)
@@ -156,7 +156,7 @@ def connect(place: group.RankPlace, opt: TrainOptions, state: dict[str, Tensor])
 
 
 def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
-    """Whether the step counts, and its loss: the mean over this group.
+    """Try the step; returns if it counts, and its loss: the mean over this group.
 
     None while the group heals: it computed with weights that it is about to replace, and
     contributed nothing to the step.
@@ -255,7 +255,7 @@ def sum_in_group(rank: Rank, squares: Tensor, loss: Tensor) -> None:
 # -- beside the steps: logs, evaluation, and periodic work ------------------------------------
 
 
-def say(rank: Rank, step: int, committed: bool, loss: float | None, seconds: float) -> None:
+def report_try(rank: Rank, step: int, committed: bool, loss: float | None, seconds: float) -> None:
     """Report a try that led to `step`: each rank to its file, the first also to stdout.
 
     Tries that did not commit are always reported.
@@ -340,12 +340,12 @@ def save(rank: Rank, folder: Path) -> None:
         no_dist=rank.intra is None,
     )
     if first:
-        for old in whole(folder.parent, rank.place.group)[:-_KEPT]:
+        for old in whole_checkpoints(folder.parent, rank.place.group)[:-_KEPT]:
             (old / _LAST).unlink()
             shutil.rmtree(old, ignore_errors=True)
 
 
-def resume(rank: Rank) -> dict[str, int] | None:
+def load_checkpoint(rank: Rank) -> dict[str, int] | None:
     """With `--resume`, load the newest checkpoint; returns its state of TorchFT's Manager.
 
     A checkpoint that does not fit this model ends the process with one line.
@@ -353,7 +353,7 @@ def resume(rank: Rank) -> dict[str, int] | None:
     opt, intra = rank.opt, rank.intra
     if not opt.resume or opt.checkpoint_dir is None:
         return None
-    chosen = [next(reversed(whole(opt.checkpoint_dir, "*")), None)]
+    chosen = [next(reversed(whole_checkpoints(opt.checkpoint_dir, "*")), None)]
     if intra is not None:  # one rank chooses: another group may be writing at this moment
         cpu = torch.device("cpu")
         dist.broadcast_object_list(chosen, group_src=0, group=intra.norms, device=cpu)
@@ -374,7 +374,7 @@ def resume(rank: Rank) -> dict[str, int] | None:
     return {"step": step, "batches_committed": batches}
 
 
-def whole(directory: Path, group: str) -> list[Path]:
+def whole_checkpoints(directory: Path, group: str) -> list[Path]:
     """The whole checkpoints of a group, or of `*`, by step."""
     steps = {
         int(number): file.parent

@@ -35,7 +35,7 @@ def autoload() -> None:
 
 
 def wanted() -> bool:
-    """Whether the environment asks this process to attach, or asked and it did."""
+    """True if the environment asks this process to attach, or asked and it did."""
     wish = os.environ.get(_WISH, "")
     if wish == "1" or _fulfilled_in == os.getpid():
         return True

@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 from lightkeeper.worker_server.command import OneLineParser
 from lightkeeper.worker_server.plain_text import escaped
-from lightkeeper.worker_server.rank.identity import host_of
+from lightkeeper.worker_server.rank.identity import node_of
 from lightkeeper.worker_server.rank.settings import SettingError, monitors_in, monitors_of
 
 LIMIT_S: Final = 60.0
@@ -65,7 +65,7 @@ class Launch(NamedTuple):
 
     hosts: int = 1
     rank: int | None = None
-    """Of this host; None: not known before the rendezvous."""
+    """This host's; None: not known before the rendezvous."""
     store_host: str = ""
     store_port: int = 0
 
@@ -132,7 +132,7 @@ def look(
     program: Sequence[str] = ("-m", "lightkeeper.worker_server.preflight_probe"),
 ) -> Look:  # fmt: skip
     """Measure, for at most `limit_s` seconds and one more; what hangs is ended and named."""
-    host = host_of(environ)
+    host = node_of(environ)
     plan = launch._asdict() | {
         "host": host, "arrive_s": limit_s / 2, "limit_s": limit_s, "reach": _reach(environ),
     }  # fmt: skip
@@ -188,7 +188,7 @@ _LEAST: Final = 1e-9
 
 
 class Figure(NamedTuple):
-    """Of a device, or of the whole host; more is better."""
+    """What a device or the whole host achieves; more is better."""
 
     name: str
     unit: str
@@ -228,7 +228,9 @@ class Judged(NamedTuple):
         return said if self.others is None else f"{said}, {self.against}: {self.others:.3g}"
 
 
-def judged(values: Mapping[str, float], factor: float) -> Iterator[tuple[str, float | None, str]]:
+def stands_out(
+    values: Mapping[str, float], factor: float
+) -> Iterator[tuple[str, float | None, str]]:
     """Each name, the median of the others, and whether it stands out from them."""
     logs = {name: log(max(value, _LEAST)) for name, value in values.items()}
     for name in values:
@@ -255,7 +257,7 @@ def compare(reports: Sequence[Report]) -> list[Judged]:
             host = report.host if device else ""
             tables.setdefault((name, unit, host), {})[device or report.host] = value
     for (name, unit, host), values in tables.items():
-        for who, others, verdict in judged(values, _FACTORS[name]):
+        for who, others, verdict in stands_out(values, _FACTORS[name]):
             if not host:
                 rows.append(Judged(who, name, unit, values[who], others, verdict))
             elif verdict != ALONE:
@@ -269,7 +271,7 @@ def _links(reports: Sequence[Report]) -> Iterator[Judged]:
     best = {each.host: max(each.links.values()) for each in reports if each.links}
     slow = set()
     if len(best) > 2:  # both ends of a pair measured the same
-        for host, others, verdict in judged(best, _FACTORS[LINK]):
+        for host, others, verdict in stands_out(best, _FACTORS[LINK]):
             slow |= {host} if verdict == BAD else set()
             yield Judged(host, LINK, "MB/s", best[host], others, verdict)
     ends = {
@@ -277,7 +279,7 @@ def _links(reports: Sequence[Report]) -> Iterator[Judged]:
         for report in reports for peer, rate in report.links.items()
         if not slow & {report.host, peer}
     }  # fmt: skip
-    for pair, others, verdict in judged(ends, _FACTORS[LINK]):
+    for pair, others, verdict in stands_out(ends, _FACTORS[LINK]):
         if verdict == BAD or not ends[pair]:
             yield Judged(pair, LINK, "MB/s", ends[pair], others, BAD, "other links")
 
@@ -304,11 +306,11 @@ class Answer(NamedTuple):
     look: Look
     rows: list[Judged]
     odd: list[Judged]
-    """Of any host: what stands out, and where either of two may be the odd one."""
+    """What stands out on any host, and where either of two may be the odd one."""
     fit: bool
 
 
-def examine(
+def judge_host(
     launch: Launch, environ: Mapping[str, str], limit_s: float, say: Callable[[str], object]
 ) -> Answer:
     """Measure and judge."""
@@ -356,7 +358,7 @@ def before_start(
     if local != "0":  # the first of this host looks
         return True
     try:
-        answer = examine(launch_of(environ, command), environ, LIMIT_S, say)
+        answer = judge_host(launch_of(environ, command), environ, LIMIT_S, say)
     except Exception as exc:  # noqa: BLE001  training does not depend on us
         say(f"no preflight: {exc!r}")
         return True
@@ -389,7 +391,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if not 5 <= args.limit <= 3600 or args.hosts < 1:
         parser.error("expected --limit of 5 to 3600 seconds, --hosts of at least 1")
     launch = Launch(args.hosts, args.rank, address, int(port))
-    answer = examine(launch, os.environ, args.limit, lambda text: sys.stderr.write(f"{text}\n"))
+    answer = judge_host(launch, os.environ, args.limit, lambda text: sys.stderr.write(f"{text}\n"))
     print(as_json(answer) if args.json else as_text(answer))  # noqa: T201
     return int(not answer.fit)
 

@@ -115,7 +115,7 @@ def _environ_of(pid: object) -> dict[str, str] | None:
 
 
 def of_versions() -> Iterator[DoctorFinding]:
-    """Of this Python's torch and TorchFT."""
+    """Versions of this Python's torch and TorchFT."""
     for name, tried in _TRIED.items():
         have = next(filter(None, map(_version, (name, f"{name}-nightly"))), None)
         if have is None:
@@ -148,7 +148,7 @@ def of_torchft_bugs(ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
 def of_host_name(
     ranks: Sequence[RankHere], lookup: Callable[[str], Iterable[str]] | None = None
 ) -> Iterator[DoctorFinding]:
-    """Whether others can reach the names that TorchFT and gloo give them: this host's own, and
+    """Names that TorchFT and gloo give to others, which must reach them: this host's own, and
     that of the group's store.
     """
     here = ("", None, "localhost", "127.0.0.1", "::1")
@@ -164,7 +164,7 @@ def _addresses(name: str) -> list[str]:
 
 
 def of_name(name: str, lookup: Callable[[str], Iterable[str]] = _addresses) -> DoctorFinding:
-    """Whether this name leads to more than this host itself."""
+    """A name has to lead to more than this host itself."""
     check = "host's name"
     try:
         addresses = sorted(set(lookup(name)))
@@ -212,7 +212,7 @@ def of_memory(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
 
 
 def of_ptrace(proc: Path = Path("/proc")) -> Iterator[DoctorFinding]:
-    """Whether stacks can be taken from outside."""
+    """Stacks have to be taken from outside."""
     try:
         scope = int((proc / "sys/kernel/yama/ptrace_scope").read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -250,7 +250,7 @@ def of_settings(rank: RankHere) -> Iterator[DoctorFinding]:
 
 
 def of_buffers(rank: RankHere) -> Iterator[DoctorFinding]:
-    """Whether torch's recorders are on."""
+    """Torch's recorders have to be on."""
     check, do = "flight recorder's size", "unset it, or set 2000 or more"
     names = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
     name = next(filter(rank.environ.__contains__, names), None)
@@ -264,7 +264,7 @@ def of_buffers(rank: RankHere) -> Iterator[DoctorFinding]:
 
 
 def of_timeouts(rank: RankHere) -> Iterator[DoctorFinding]:
-    """Whether TorchFT's timeouts outlast the naming of a hang, and the watchdog outlasts both."""
+    """TorchFT's timeouts should outlast the naming of a hang, and the watchdog both."""
     quorum_s = _seconds(rank, "TORCHFT_QUORUM_TIMEOUT_SEC", _TORCHFT_S)
     work_s = _seconds(rank, "TORCHFT_TIMEOUT_SEC", _TORCHFT_S)
     watchdog_s = _seconds(rank, "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", 480.0)
@@ -298,7 +298,7 @@ def _seconds(rank: RankHere, name: str, usual: float) -> float:
 
 
 def of_worker(rank: RankHere) -> Iterator[DoctorFinding]:
-    """Whether it answers, what it can read, and what it cannot hook."""
+    """Its WorkerServer: if it answers, what it can read, and what it cannot hook."""
     if rank.url is None:
         return
     try:
@@ -328,7 +328,7 @@ def of_worker(rank: RankHere) -> Iterator[DoctorFinding]:
 
 
 def _as_programmed(timeouts: Mapping[str, float]) -> DoctorFinding:
-    """Whether a hang can be named before the program's own timeouts end the ranks that wait."""
+    """A hang has to be named before the program's own timeouts end the ranks that wait."""
     said = ", ".join(f"{name} {limit_s:g} s" for name, limit_s in sorted(timeouts.items()))
     early = (
         ": ranks give up before a rank that blocks is named, and before a save or an "
@@ -439,7 +439,7 @@ def _of_clock(date: str | None, here_s: float) -> Iterator[DoctorFinding]:
 
 
 def of_lighthouses(ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
-    """Whether it answers."""
+    """Each Lighthouse has to answer."""
     check = "Lighthouse"
     for url in dict.fromkeys(rank.environ.get("TORCHFT_LIGHTHOUSE", "") for rank in ranks):
         if not url:

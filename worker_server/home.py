@@ -104,7 +104,7 @@ def own_token_file(environ: Mapping[str, str]) -> Path | None:
 
 
 def is_open(status: os.stat_result) -> bool:
-    """Whether others can read a file with a secret, or write it; its group may read: Kubernetes
+    """True if others can read a file with a secret, or write it; its group may read: Kubernetes
     gives volumes one (fsGroup).
     """
     return bool(status.st_mode & 0o027)
@@ -193,7 +193,7 @@ def find_token(
 
 
 def is_named(environ: Mapping[str, str]) -> bool:
-    """Whether a variable sets the token, or says that there is none."""
+    """True if a variable sets the token, or says that there is none."""
     return "LIGHTKEEPER_TOKEN_FILE" in environ or "LIGHTKEEPER_TOKEN" in environ
 
 

@@ -84,7 +84,7 @@ class ServerLimits:
     unread_s: float = 10.0
     """Without the client taking a byte of the answer."""
     unread_bytes: int = 64 << 20
-    """Of all answers together; then the client that has taken nothing for longest is dropped."""
+    """All answers together; then the client that has taken nothing for longest is dropped."""
     young_s: float = 0.5
     """A connection that has waited less is not dropped for room. Shorter would drop honest
     clients of a busy machine; longer keeps readers waiting behind many silent ones."""
@@ -226,7 +226,7 @@ class Connections:
                 channel.handle_close()
 
     def may_accept(self) -> bool:
-        """Whether one more fits, or an old one can be dropped."""
+        """True if one more fits, or an old one can be dropped."""
         return not self.full or self._oldest() is not None
 
     def make_room(self) -> None:
@@ -275,7 +275,7 @@ class PatientServer(TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
         super().__init__(app, _sock=listener, bind_socket=False, sockinfo=where, **waitress)
 
     def readable(self) -> bool:
-        """Whether to accept: not when full, unless an old one can be dropped."""
+        """True if to accept: not when full, unless an old one can be dropped."""
         return self.accepting and self.connections.may_accept()
 
     def handle_accept(self) -> None:
@@ -312,7 +312,7 @@ class PatientServer(TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
 
 
 def names_us(header: str, more: Iterable[str] = ()) -> bool:
-    """Whether a `Host` header names this machine: by address, as localhost, by hostname, or by a
+    """True if a `Host` header names this machine: by address, as localhost, by hostname, or by a
     name in `more`. True without one: then the client is no browser.
     """
     own = socket.gethostname().lower()

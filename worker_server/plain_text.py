@@ -35,7 +35,7 @@ def _in_json(char: str) -> str:
     return re.sub("....", r"\\u\g<0>", char.encode("utf-16-be", "surrogatepass").hex())
 
 
-def shown(body: bytes, mimetype: str | None) -> bytes:
+def escaped_body(body: bytes, mimetype: str | None) -> bytes:
     """An answer's body, escaped as text, or as JSON, where people read such answers."""
     odd = mimetype in ANSWERS and body.translate(None, _PLAIN)
     if not odd or odd.decode(errors="surrogateescape").isprintable():

@@ -36,7 +36,7 @@ from lightkeeper.worker_server.doctor import FAILED, OK, of_name
 _WARM_S: Final = {"cpu": 0.3, "cuda": 2.0}
 """Clocks of an idle GPU need about 2 s."""
 _BLOCK_S: Final = 0.5
-"""Of each of three tries: several periods of a cgroup's CPU limit (0.1 s)."""
+"""Each of three tries lasts several periods of a cgroup's CPU limit (0.1 s)."""
 _EDGE: Final = {"cpu": 384, "cuda": 8192}
 _COPY_BYTES: Final = {"cpu": 256 * 2**20, "cuda": 2**30}
 """More than a cache."""
@@ -114,7 +114,7 @@ def _room(where: str) -> None:
 
 
 def _name(host: str, several: bool) -> None:
-    """Whether the store's name leads to a place that the other hosts reach too."""
+    """Note if the store's name leads to a place that the other hosts reach too."""
     finding = of_name(host)
     state = "bad" if finding.state == FAILED or (several and finding.state != OK) else "fine"
     _tell(note=["store's name", state, finding.said])

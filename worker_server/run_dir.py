@@ -64,7 +64,7 @@ class RankFiles:
 
     @property
     def socket_fits(self) -> bool:
-        """Whether the kernel accepts a socket path of this length."""
+        """True if the kernel accepts a socket path of this length."""
         return len(os.fsencode(self.socket)) <= _SOCKET_PATH_BYTES
 
     @property
@@ -177,7 +177,7 @@ def first_usable(
     troubles: list[str] = []
     for place in places:
         try:
-            prepare(place)
+            prepare_folder(place)
             result = use(place)
         except OSError as exc:
             if exc.errno is None and not isinstance(exc, RunDirError):
@@ -205,7 +205,7 @@ def check_room(run_dir: Path) -> None:
         raise RunDirError(f"{run_dir}: No space left for the sidecar's files")
 
 
-def prepare(run_dir: Path) -> None:
+def prepare_folder(run_dir: Path) -> None:
     """Create the run directory; it must be ours and private.
 
     Raises:
@@ -233,7 +233,7 @@ def start_ticks(pid: int) -> int | None:
     return _stat_field(pid, 19)
 
 
-def state_of(pid: int, start_ticks: int) -> str | None:
+def process_state(pid: int, start_ticks: int) -> str | None:
     """Letter of a process's state; None if it is gone, a zombie, or another process."""
     fields = stat_fields(pid)
     is_gone = len(fields) < 20 or fields[0] in "ZX" or fields[19] != str(start_ticks)
@@ -300,7 +300,7 @@ def processes(run_dir: Path, kinds: Iterable[str] = ("pid", "sidecar_pid")) -> s
 
 
 def is_elsewhere(endpoint: Mapping[str, Any]) -> bool:
-    """Whether the rank is in another PID namespace: not seeing its processes then means nothing."""
+    """True if the rank is in another PID namespace: not seeing its processes then means nothing."""
     namespace = endpoint.get("pid_namespace")
     return namespace is not None and namespace != pid_namespace()
 
@@ -349,7 +349,7 @@ def sweep(run_dir: Path, now_ns: int | None = None) -> int:
 
 
 def _is_over(path: Path, now_ns: int) -> bool:
-    """Whether a page's rank and its sidecar are gone, and no sidecar is still starting."""
+    """True if a page's rank and its sidecar are gone, and no sidecar is still starting."""
     try:
         page = PageReader(path)
     except SharedPageError:

@@ -109,12 +109,12 @@ waiting in them is waiting for other groups."""
 PLACE_KEYS_MAX: Final = 16
 PLACE_KEY_MAX_CHARS: Final = 64
 PLACE_VALUE_MAX_CHARS: Final = 128
-"""Of `Identity.place`: polled every second, so kept to a few short words."""
+"""`Identity.place`'s: polled every second, so kept to a few short words."""
 LINE_MAX_CHARS: Final = 300
-"""Of an exception, a function or a file name: it becomes part of a sentence."""
+"""An exception's, a function's or a file name's: it becomes part of a sentence."""
 _RANK_MAX_DIGITS: Final = 19
 NUMBER_MAX: Final = 1e100
-"""Of a number that is not a time: its square is finite too."""
+"""The largest number that is not a time: its square is finite too."""
 
 Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -292,7 +292,7 @@ class Ending:
     frame: Frame | None = None
     """Where it was raised: the innermost frame of the user's code."""
     of_peers: bool | None = None
-    """Whether it was raised by what waits for other ranks (torch.distributed, TorchFT, gloo, NCCL),
+    """True if it was raised by what waits for other ranks (torch.distributed, TorchFT, gloo, NCCL),
     by its frames and its type, and not by the rank's own code. None: that is not known."""
     detail: str | None = None
     """What its host adds to the exception: `port 29500 is taken by python3 (pid 4711)`."""
@@ -314,7 +314,7 @@ class Process(Struct, frozen=True, gc=False):
     rss_bytes: Count | None = None
     dead_age_s: Seconds | None = None
     exit_code: Whole | None = None
-    """Of a dead process that ended by itself, if known."""
+    """A dead process's that ended by itself, if known."""
     exit_signal: str | None = None
     """Name of the signal that ended it, such as SIGKILL, if known."""
     interpreter_age_s: Seconds | None = None
@@ -332,17 +332,17 @@ class Process(Struct, frozen=True, gc=False):
     wakes_s: Amount | None = None
     """Times a second that its main thread came to a core: while a socket brings bytes, often."""
     handles_sigterm: bool | None = None
-    """Whether the program has a handler of its own for SIGTERM: it may then end with any exit code
+    """True if the program has a handler of its own for SIGTERM: it may then end with any exit code
     though it was asked to end. None: not known."""
 
     @property
     def stopped(self) -> bool:
-        """Whether a signal or a tracer stops it at this moment."""
+        """True if a signal or a tracer stops it at this moment."""
         return self.state in ("T", "t")
 
     @property
     def traced(self) -> bool:
-        """Whether a tracer stops it: for milliseconds to take its stacks, as we do too, or for any
+        """True if a tracer stops it: for milliseconds to take its stacks, as we do too, or for any
         time in a debugger.
         """
         return self.state == "t"
@@ -386,7 +386,7 @@ class Took(NamedTuple):
     sum_s: Seconds = 0.0
     last_s: Seconds = 0.0
     sum_bytes: Count = 0
-    """Of the tensors transferred; 0 if there are none or they cannot be counted."""
+    """The transferred tensors' bytes; 0 if there are none or they cannot be counted."""
     last_bytes: Count = 0
 
 
@@ -462,7 +462,7 @@ class StepState(Struct, frozen=True, gc=False):
 
     @property
     def made(self) -> int:
-        """Of these, the commits and the local ones."""
+        """Those of `steps` that were committed or local."""
         return self.commits + self.local_steps
 
     @property
@@ -646,7 +646,7 @@ ON_CPU: Final = frozenset({"", "gloo", "mpi", "fake", "undefined"})
 """Backends of torch.distributed without kernels on a device."""
 ADDRESSES_MOST: Final = 8
 CONNECTIONS_MOST: Final = 8
-"""Of a state: the odd ones."""
+"""A state has the odd ones."""
 _End = Annotated[str, Meta(max_length=64, pattern="^[!-~]*(?!\\n)$")]
 _Short = Annotated[str, Meta(max_length=32)]
 
@@ -676,12 +676,12 @@ class Connection(Struct, array_like=True, frozen=True, gc=False):
     """The highest rate of any connection of this rank to the same use, so far; 0: not measured."""
 
     def later(self, seconds: float) -> Connection:
-        """The same, looked at so much later."""
+        """The connection, looked at so much later."""
         return structs.replace(self, for_s=self.for_s + seconds)
 
     @property
     def address(self) -> str:
-        """Of the peer, without its port."""
+        """The peer's address, without its port."""
         return self.peer.rpartition(":")[0].strip("[]")
 
 
@@ -706,7 +706,7 @@ class Weight(_Words):
 
 
 TESTIMONIES_MOST: Final = 8
-"""Of a state: the weightiest, then the latest."""
+"""A state has the weightiest, then the latest."""
 
 
 class Testimony(Struct, array_like=True, frozen=True, gc=False):
@@ -731,7 +731,7 @@ class Testimony(Struct, array_like=True, frozen=True, gc=False):
     """How often since the witness began."""
 
     def later(self, seconds: float) -> Testimony:
-        """The same, so much later."""
+        """The testimony, so much later."""
         return structs.replace(self, age_s=self.age_s + seconds, for_s=self.for_s + seconds)
 
 
@@ -759,7 +759,7 @@ class NetworkReport:
     age_s: Seconds
     """Since the kernel was asked; of a dead rank, the last look before its end."""
     addresses: tuple[str, ...]
-    """Of the host, without loopback."""
+    """The host's, without loopback."""
     connections: tuple[Connection, ...]
     """Odd ones first; at most 512."""
     interfaces: tuple[Interface, ...] = ()
@@ -794,11 +794,11 @@ class StateReport(Struct, frozen=True, gc=False):
     """Address of the Lighthouse that this rank's Manager asks, `HOST:PORT`. None: it asks none, as
     rank 0 asks for its whole group, or it is not known."""
     addresses: Annotated[tuple[_End, ...], Meta(max_length=ADDRESSES_MOST)] = ()
-    """Of its host, without loopback; others know its connections by them."""
+    """Its host's, without loopback; others know its connections by them."""
     connections: Annotated[tuple[Connection, ...], Meta(max_length=CONNECTIONS_MOST)] = ()
     """The odd ones; left out if there are none."""
     kernels: bool = False
-    """Whether it has process groups whose collectives are kernels on a device, as NCCL's are."""
+    """True if it has process groups whose collectives are kernels on a device, as NCCL's are."""
     machine: Annotated[tuple[Testimony, ...], Meta(max_length=TESTIMONIES_MOST)] = ()
     """What its host's witnesses say of the host and of this rank; left out if that is nothing."""
 
@@ -846,7 +846,7 @@ class RingEntry:
     """Native id of the thread that called it. Autograd's own threads, which run hooks while the
     training thread waits for them, count as that one."""
     tag: Whole | None = None
-    """Of a send or receive."""
+    """A send's or receive's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -945,7 +945,7 @@ class HostEntry(Struct, frozen=True, gc=False):
 
     rank: RankName
     url: str | None = None
-    """Of its own WorkerServer; None if it has none (any more)."""
+    """Its own WorkerServer's; None if it has none (any more)."""
     report: StateReport | None = None
     error: str | None = None
 

@@ -101,7 +101,7 @@ def run(case: Run, folder: Path) -> dict[str, Any]:
         wait(lambda: step_of(fleet) >= STEPS, f"step {STEPS}", limit_s=300.0)
     finally:
         fleet.stop()
-    events = [e for e in status.read(fleet.folder / "steps.jsonl") if e["step"] <= STEPS]
+    events = [e for e in status.read_events(fleet.folder / "steps.jsonl") if e["step"] <= STEPS]
     return {
         "run": case.name, "seed": case.seed, "shape": SHAPE, "steps": STEPS,
         "seconds": round(time.monotonic() - began_s, 1),
@@ -155,7 +155,7 @@ def whole(fleet: Fleet) -> bool:
 
 def step_of(fleet: Fleet) -> int:
     """The newest committed step."""
-    events = status.read(fleet.folder / "steps.jsonl")
+    events = status.read_events(fleet.folder / "steps.jsonl")
     return max((e["step"] for e in events if e["event"] == "step"), default=0)
 
 

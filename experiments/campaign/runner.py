@@ -183,6 +183,6 @@ def _exits(fleet: Fleet, run: Run, since_s: float) -> list[list[Any]]:
     return [
         [group, round(event["time"] - since_s, 2), event["rc"]]
         for group in (f"rg_{index}" for index in range(fleet.groups))
-        for event in status.read(fleet.folder / "events" / f"{group}.jsonl")
+        for event in status.read_events(fleet.folder / "events" / f"{group}.jsonl")
         if event["event"] == "left" and event["time"] >= since_s
     ]

@@ -20,7 +20,7 @@ from typing import Final
 
 from experiments.field.cases import SCRIPTS, Case, Launch, lines
 from experiments.harness import prepare
-from lightkeeper.trainer.supervisor import MARK, marked
+from lightkeeper.trainer.supervisor import MARK, launched
 from tests.ports import free_port
 
 GROUP_STEP: Final = r"\[(?P<step>\d+)\] loss = \S+, participants = (?P<participants>\d+)"
@@ -268,7 +268,7 @@ class Fleet:
     def stop(self) -> None:
         """End everything that was started, stopped ones too."""
         for _ in range(4):
-            left = list(marked(self.mark))
+            left = list(launched(self.mark))
             if not left:
                 break
             for pid in left:
@@ -288,7 +288,7 @@ class Fleet:
         """Everything of this job that lives."""
         return {
             pid: process
-            for pid in marked(self.mark)
+            for pid in launched(self.mark)
             if (process := _process(pid)) is not None and process.state not in "ZX"
         }
 

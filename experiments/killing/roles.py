@@ -76,7 +76,7 @@ class Roles:
     # -- where each tells of itself ---------------------------------------------------------
 
     def _units(self) -> dict[str, int]:
-        lines = status.read(self._folder / "events" / "units.jsonl")
+        lines = status.read_events(self._folder / "events" / "units.jsonl")
         return {
             str(line["unit"]).replace("supervisor-", "supervisor "): line["pid"]
             for line in lines
@@ -92,7 +92,7 @@ class Roles:
         return {
             f"torchrun {path.stem}": line["pid"]
             for path in (self._folder / "events").glob("rg_*.jsonl")
-            for line in status.read(path)
+            for line in status.read_events(path)
             if line["event"] == "started"
         }
 

@@ -176,7 +176,7 @@ class Bench:
             yield json.dumps(rank)[:1000]
 
     def _left(self, group: str, struck_s: float) -> bool:
-        lines = status.read(self.fleet.folder / "events" / f"{group}.jsonl")
+        lines = status.read_events(self.fleet.folder / "events" / f"{group}.jsonl")
         return any(event["event"] == "left" and event["time"] > struck_s for event in lines)
 
     def _said(self, hit: str | None) -> Row:

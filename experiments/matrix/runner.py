@@ -182,7 +182,7 @@ class Runner(harness.Runner):
             struck_s=began_s,
             steps=self._steps.read(),
             exits={
-                f"rg_{index}": status.read(fleet.folder / "events" / f"rg_{index}.jsonl")
+                f"rg_{index}": status.read_events(fleet.folder / "events" / f"rg_{index}.jsonl")
                 for index in range(fleet.groups)
             },
             incidents=incidents,

@@ -20,7 +20,7 @@ from lightkeeper.monitor.show.changing import changing
 from lightkeeper.monitor.show.paging import incident_pages, open_pages, paging
 from lightkeeper.monitor.show.reading import passing, reading
 from lightkeeper.worker_server.http_server import HttpServer, ServerLimits, file_limit
-from lightkeeper.worker_server.plain_text import shown
+from lightkeeper.worker_server.plain_text import escaped_body
 from lightkeeper.worker_server.wire import routed
 
 _STATIC = Path(__file__).parent / "static"
@@ -38,7 +38,7 @@ def create_app(context: AppContext) -> Flask:
     @app.after_request
     def harden(response: Response) -> Response:
         if request.args.get("raw") != "1" and not response.direct_passthrough:
-            response.set_data(shown(response.get_data(), response.mimetype))
+            response.set_data(escaped_body(response.get_data(), response.mimetype))
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Referrer-Policy"] = "no-referrer"
         response.headers["Content-Security-Policy"] = "default-src 'self'; frame-ancestors 'none'"

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("grafana_api", reason="the grafana extra")
 
 from lightkeeper.dashboards import publish
-from lightkeeper.dashboards.publish import Grafana, PublishError, read_token
+from lightkeeper.dashboards.publish import Grafana, PublishError, read_grafana_token
 from tests.dashboards.grafana_server import EDITOR, VIEWER, GrafanaServer
 
 BOARD = {"uid": "one", "title": "One", "panels": []}
@@ -24,7 +24,7 @@ def reached(grafana, token=EDITOR):
 
 def push(grafana, *boards, folder_uid=None, token=EDITOR):
     """What became of each dashboard."""
-    pushed = publish.push(reached(grafana, token), boards, folder_uid)
+    pushed = publish.push_boards(reached(grafana, token), boards, folder_uid)
     return [(row.action, row.why) for row in pushed]
 
 
@@ -125,7 +125,7 @@ def test_a_grafana_that_is_just_starting_is_tried_again(grafana):
 def test_a_grafana_behind_a_path_is_told_with_its_own_address():
     grafana = GrafanaServer(prefix="/graphs")
     try:
-        (row,) = publish.push(reached(grafana), [BOARD])
+        (row,) = publish.push_boards(reached(grafana), [BOARD])
     finally:
         grafana.close()
     assert row.url == f"{grafana.url}/d/one/of-that-name"
@@ -190,4 +190,4 @@ def test_a_token_file_without_one_token_is_refused(tmp_path, text):
     (tmp_path / "token").write_text(text)
 
     with pytest.raises(PublishError, match="does not hold one token"):
-        read_token(tmp_path / "token")
+        read_grafana_token(tmp_path / "token")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lightkeeper.trainer.demo import Row, report_of, unhealthy, verdict
+from lightkeeper.trainer.demo import Row, fault_verdict, report_of, unhealthy
 from lightkeeper.trainer.faults import Marker
 
 
@@ -93,11 +93,11 @@ def test_a_survivor_that_crashed_is_a_problem() -> None:
 
 
 def test_the_verdict_is_a_line_for_each_fault() -> None:
-    assert verdict(report(incident("rg_1.0", **WHOLE_STORY))) == (
+    assert fault_verdict(report(incident("rg_1.0", **WHOLE_STORY))) == (
         "gil in rg_1.0: firing +6.0 s, evict asked +6.5 s, left quorum +12.0 s, "
         "survivor commit +13.0 s, rejoined +40.0 s; right"
     )
-    assert verdict(report()).startswith("gil in rg_1.0: nothing seen yet; not found, ")
+    assert fault_verdict(report()).startswith("gil in rg_1.0: nothing seen yet; not found, ")
 
 
 def snapshot(**changes: Any) -> dict[str, Any]:

@@ -55,11 +55,11 @@ def test_a_run_that_loses_groups_loses_no_step_and_learns_the_same(tmp_path):
                     f"{group} is back",
                 )
         until(lambda: len(harmed.events("finished")) == 4, "the end")
-        events = status.read(harmed.status_file)
+        events = status.read_events(harmed.status_file)
 
     assert judge.lost(events, STEPS) == []
     alone = [e["step"] for e in events if e["event"] == "step" and e["participants"] == 1]
     assert len(set(alone)) >= 4 * len(KILLED)  # it was harmed indeed
-    apart = judge.apart(judge.curve(events), judge.curve(status.read(calm.status_file)))
+    apart = judge.apart(judge.curve(events), judge.curve(status.read_events(calm.status_file)))
     assert len(apart) == STEPS - judge.WINDOW + 1
     assert max(map(abs, apart.values())) < BAND

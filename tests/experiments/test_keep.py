@@ -62,5 +62,5 @@ def test_a_killed_unit_comes_back_and_its_rest_is_ended(kept: Kept) -> None:
     kept.process.send_signal(signal.SIGTERM)
     assert kept.process.wait(20) == 0
     assert [pid for pid in (main, child, again, another) if ticks(pid) is not None] == []
-    events = [(event["event"], event.get("rc")) for event in status.read(kept.events)]
+    events = [(event["event"], event.get("rc")) for event in status.read_events(kept.events)]
     assert events == [("started", None), ("left", -9), ("started", None), ("left", -15)]

@@ -25,11 +25,11 @@ from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.observation import Pause
 from lightkeeper.monitor.show.server import create_app
 from lightkeeper.worker_server import doctor, wire
-from lightkeeper.worker_server.plain_text import shown
+from lightkeeper.worker_server.plain_text import escaped_body
 from lightkeeper.worker_server.rank import admission
 from lightkeeper.worker_server.sidecar.app import ENDPOINTS
 from lightkeeper.worker_server.sidecar.stacks import Stacks
-from lightkeeper.worker_server.sidecar.text import render
+from lightkeeper.worker_server.sidecar.text import render_text
 from tests.corpus.cases import Case
 from tests.http_server import FakeServer, Handler
 from tests.monitor.api import TOKEN, app_client, app_context
@@ -83,9 +83,9 @@ def test_no_answer_of_the_monitor_moves_a_terminal() -> None:
 def test_json_means_the_same_to_a_program() -> None:
     for text in (EVIL, "Grüße, 世界", "\U000e0001", "a"):
         body = json.dumps({"a": text}, ensure_ascii=False).encode()
-        assert json.loads(shown(body, "application/json")) == {"a": text}
-    assert shown(b"\xff\x9b\n", "text/plain") == "��\n".encode()
-    assert shown(EVIL.encode(), "text/html") == EVIL.encode()
+        assert json.loads(escaped_body(body, "application/json")) == {"a": text}
+    assert escaped_body(b"\xff\x9b\n", "text/plain") == "��\n".encode()
+    assert escaped_body(EVIL.encode(), "text/html") == EVIL.encode()
 
 
 # -- the monitor passes a rank's answer on ---------------------------------------------------------
@@ -155,7 +155,7 @@ def test_no_answer_of_a_workerserver_moves_a_terminal(endpoint) -> None:
 def test_no_name_makes_a_row_of_its_own(name: str) -> None:
     def lines(answer: Any) -> int:
         """But for those of a long value, which are indented."""
-        return sum(not line.startswith("  ") for line in render(answer, 0).splitlines())
+        return sum(not line.startswith("  ") for line in render_text(answer, 0).splitlines())
 
     answer = host_report() if name == "host" else getattr(FakeBox(), name)()
     assert lines(evil(answer)) == lines(answer) > 1

@@ -128,7 +128,7 @@ class Forks:
     def events(self, event, rank=None):
         return [
             line
-            for line in status.read(self.status_file)
+            for line in status.read_events(self.status_file)
             if line["event"] == event and rank in {None, line["rank"]}
         ]
 

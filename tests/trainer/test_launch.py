@@ -27,7 +27,9 @@ def start():
         )
         running.append(process)
         wait_for(
-            lambda: process.pid in supervisor.marked(mark), within_s=20, what="the mark is there"
+            lambda: process.pid in supervisor.launched(mark),
+            within_s=20,
+            what="the mark is there",
         )
         return process
 

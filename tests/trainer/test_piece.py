@@ -14,7 +14,7 @@ SMALL = options.parse(["--layers", "1", "--width", "16", "--heads", "2", "--cont
 
 def trained():
     """A small model with a gradient, held by one rank."""
-    network = model.build(SMALL)
+    network = model.build_model(SMALL)
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.1)
     piece = Piece(network, optimizer)
     text = torch.arange(16).reshape(2, 8)
@@ -28,7 +28,7 @@ def place(group_rank=0, world_size=2):
 
 def test_the_first_step_of_adamw_changes_no_weight_and_leaves_moments_of_zero():
     network, _, piece = trained()
-    fresh = model.build(SMALL)
+    fresh = model.build_model(SMALL)
 
     assert all(
         torch.equal(mine, other)

@@ -6,7 +6,13 @@ import time
 
 import pytest
 
-from lightkeeper.worker_server.rank.admission import Admitted, MonitorAway, Refused, ask, until
+from lightkeeper.worker_server.rank.admission import (
+    Admitted,
+    MonitorAway,
+    Refused,
+    ask_monitors,
+    until,
+)
 from lightkeeper.worker_server.rank.settings import SettingError, monitors_of
 from tests.worker_server.admissions import REFUSAL, FakeMonitor
 
@@ -30,29 +36,31 @@ def gone() -> str:
 )
 def test_the_monitors_answer_is_taken_as_it_is(monitor, body, answer):
     asked = monitor(body)
-    assert ask([asked.url], "node 1", "rg&1", 5.0) == answer
+    assert ask_monitors([asked.url], "node 1", "rg&1", 5.0) == answer
     assert asked.questions == [{"host": ["node 1"], "group": ["rg&1"]}]
 
 
 def test_without_a_group_none_is_asked_for(monitor):
     asked = monitor()
-    ask([asked.url], "node1", None, 5.0)
+    ask_monitors([asked.url], "node1", None, 5.0)
     assert asked.asked == ["/v1/admission?host=node1"]
 
 
 @pytest.mark.parametrize("text", ["<html>", "[]", "3", "{}", '{"admit": "false"}', "[" * 9999])
 def test_an_answer_that_makes_no_sense_is_no_refusal(monitor, text):
-    assert isinstance(ask([monitor(text).url], "node1", None, 5.0), MonitorAway)
+    assert isinstance(ask_monitors([monitor(text).url], "node1", None, 5.0), MonitorAway)
 
 
 @pytest.mark.parametrize("status", [302, 404, 500, 503])
 def test_another_status_is_no_refusal(monitor, status):
-    assert isinstance(ask([monitor(REFUSAL, status=status).url], "node1", None, 5.0), MonitorAway)
+    assert isinstance(
+        ask_monitors([monitor(REFUSAL, status=status).url], "node1", None, 5.0), MonitorAway
+    )
 
 
 def test_the_first_monitor_that_answers_counts(monitor):
     dead, broken, refusing, two = gone(), monitor("?"), monitor(REFUSAL), monitor()
-    said = ask([dead, broken.url, refusing.url, two.url], "node1", None, 5.0)
+    said = ask_monitors([dead, broken.url, refusing.url, two.url], "node1", None, 5.0)
     assert said == Refused(REFUSAL["reason"])
     assert (len(broken.asked), len(refusing.asked), len(two.asked)) == (1, 1, 0)
 
@@ -61,13 +69,13 @@ def test_the_monitor_that_answered_is_asked_first_the_next_time(monitor):
     broken, refusing = monitor("?"), monitor(REFUSAL)
     monitors = [broken.url, refusing.url]
     for _ in range(2):
-        assert ask(monitors, "node1", None, 5.0) == Refused(REFUSAL["reason"])
+        assert ask_monitors(monitors, "node1", None, 5.0) == Refused(REFUSAL["reason"])
     assert (len(broken.asked), len(refusing.asked)) == (1, 2)
 
 
 def test_when_all_are_away_each_is_named(monitor):
     dead, broken = gone(), monitor("{}")
-    said = ask([dead, broken.url], "node1", None, 5.0)
+    said = ask_monitors([dead, broken.url], "node1", None, 5.0)
     assert isinstance(said, MonitorAway)
     assert f"{dead}: ConnectionRefusedError" in said.reason
     assert f"{broken.url}: its answer is no admission" in said.reason
@@ -76,7 +84,7 @@ def test_when_all_are_away_each_is_named(monitor):
 
 def test_a_monitor_that_never_answers_costs_the_deadline_and_no_more(monitor):
     began = time.monotonic()
-    assert isinstance(ask([monitor(None).url], "node1", None, 0.2), MonitorAway)
+    assert isinstance(ask_monitors([monitor(None).url], "node1", None, 0.2), MonitorAway)
     assert time.monotonic() - began < 10.0
 
 

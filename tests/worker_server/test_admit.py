@@ -19,7 +19,7 @@ from lightkeeper.worker_server.rank.admission import (
     Admitted,
     MonitorAway,
     Refused,
-    ask,
+    ask_monitors,
     options,
     wait_until_admitted,
 )
@@ -154,7 +154,7 @@ def test_without_a_word_it_asks_where_the_command_looks_and_an_empty_word_is_nob
 
 def test_a_monitor_of_another_user_at_the_default_address_is_not_asked(monkeypatch):
     said = "uid 4711 listens there, not you"
-    assert ask(["http://127.0.0.1:9"], "node1", None, 5.0, lambda: said) == MonitorAway(
+    assert ask_monitors(["http://127.0.0.1:9"], "node1", None, 5.0, lambda: said) == MonitorAway(
         f"http://127.0.0.1:9: {said}"
     )
 

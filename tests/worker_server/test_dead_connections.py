@@ -13,7 +13,7 @@ import pytest
 
 from lightkeeper.worker_server.rank import exchange
 from lightkeeper.worker_server.sidecar import ask_again
-from lightkeeper.worker_server.sidecar.ask_again import AskAgain, answers, wanted
+from lightkeeper.worker_server.sidecar.ask_again import AskAgain, answers, asks_again
 from lightkeeper.worker_server.sidecar.network import TcpSocket
 from lightkeeper.worker_server.wire import Trouble
 from tests.waiting import wait_for
@@ -155,7 +155,7 @@ def test_only_where_torchft_asks_again_and_was_tried(
     monkeypatch.setattr(
         ask_again, "distributions", lambda name: filter(None, [installed.get(name)])
     )
-    assert wanted(environ) is on
+    assert asks_again(environ) is on
 
 
 # -- real sockets --------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from lightkeeper.worker_server import wire
-from lightkeeper.worker_server.run_dir import start_ticks, state_of
+from lightkeeper.worker_server.run_dir import process_state, start_ticks
 from lightkeeper.worker_server.sidecar.stacks import _SYSCALLS
 from tests.worker_server.ranks import eventually
 
@@ -160,7 +160,7 @@ def test_a_sidecar_that_is_lost_is_replaced_and_answers_with_stacks(start_rank, 
         return rank.endpoint["sidecar_pid"] != first["sidecar_pid"]
 
     eventually(replaced, "another sidecar publishes its URL")
-    assert state_of(first["sidecar_pid"], first["sidecar_ticks"]) is None
+    assert process_state(first["sidecar_pid"], first["sidecar_ticks"]) is None
     assert rank.state().step.commits == 3
     status, stacks = rank.ask(wire.PATH_STACKS)
     assert (status, "rank_script.py" in stacks) == (200, True)

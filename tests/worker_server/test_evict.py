@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from lightkeeper.worker_server import wire
-from lightkeeper.worker_server.sidecar.process import EvictionResult, Family, Relation, evict
+from lightkeeper.worker_server.sidecar.process import EvictionResult, Family, Relation, end_rank
 from tests.worker_server.doubles import FakeProcess
 
 
@@ -29,7 +29,7 @@ class FakeStarted:
 
 
 def put_out(rank, seen, grace_s=2.0):
-    return evict(rank, seen, grace_s, FakeStarted(rank))
+    return end_rank(rank, seen, grace_s, FakeStarted(rank))
 
 
 def view(state="S", beat=0.5, alive=True):
@@ -76,7 +76,7 @@ def test_a_rank_that_dies_by_itself_meanwhile_is_gone_and_was_not_signalled():
 def test_who_was_started_is_looked_for_while_the_rank_lives_and_ended_after_it(dies_of):
     rank = FakeProcess(dies_of)
     started = FakeStarted(rank)
-    evict(rank, view(), 2.0, started)
+    end_rank(rank, view(), 2.0, started)
     looks = 1 if dies_of == "SIGTERM" else 2
     assert started.did == ["look while it lives"] * looks + ["end"]
 

@@ -89,7 +89,7 @@ def test_a_release_ends_what_the_groups_configuration_opened_and_nothing_else(so
         listening = sockets.enter_context(socket.create_server(("127.0.0.1", 0)))
     later.connect()
     quorum[7] = [group]
-    assert exchange.release(7, HERE) == (2, "ended 2 connections")
+    assert exchange.end_exchange(7, HERE) == (2, "ended 2 connections")
     assert not any(is_open(peer.accept()) for peer in peers)
     assert all(is_open(peer.accept()) for peer in (earlier, far, store, later))
     sockets.enter_context(socket.create_connection(listening.getsockname()))
@@ -101,7 +101,7 @@ def test_in_another_quorum_nothing_is_ended(sockets, quorum):
     with exchange.opening_across(group, "127.0.0.1:1/7"):
         peer.connect()
     quorum[7] = [group]
-    assert exchange.release(8, HERE) == (0, "it is in quorum 8 no longer")
+    assert exchange.end_exchange(8, HERE) == (0, "it is in quorum 8 no longer")
     assert is_open(peer.accept())
 
 
@@ -111,7 +111,7 @@ def test_what_an_earlier_quorum_opened_is_not_the_groups_any_more(sockets, quoru
         with exchange.opening_across(group, f"127.0.0.1:1/{number}"):
             peer.connect()
     quorum[7] = [group]
-    assert exchange.release(7, HERE)[0] == 1
+    assert exchange.end_exchange(7, HERE)[0] == 1
     assert [is_open(peer.accept()) for _ in range(2)] == [True, False]
 
 
@@ -126,7 +126,7 @@ def test_a_file_that_is_another_socket_or_no_socket_by_now_is_left_alone(sockets
     for of, by in ((reused, another), (replaced, text)):
         os.dup2(by.fileno(), of.fileno())
     quorum[7] = [group]
-    assert exchange.release(7, HERE) == (0, "ended 0 connections")
+    assert exchange.end_exchange(7, HERE) == (0, "ended 0 connections")
     assert len(os.listdir("/proc/self/fd")) == files
     assert is_open(other.accept())
 
@@ -148,14 +148,14 @@ def test_a_group_whose_backend_is_not_gloo_is_aborted(sockets, quorum, backend):
     with exchange.opening_across(group, "127.0.0.1:1/7"):
         peer.connect()  # NCCL's for one, over which its ranks found each other
     quorum[7] = [group]
-    assert exchange.release(7, HERE) == (1, f"aborted its {backend} group")
+    assert exchange.end_exchange(7, HERE) == (1, f"aborted its {backend} group")
     assert group.aborted == 1
     assert is_open(peer.accept())
 
 
 def test_an_abort_that_fails_is_said_and_ends_nothing(quorum):
     quorum[7] = [Group("nccl", RuntimeError("no such communicator"))]
-    ended, said = exchange.release(7, HERE)
+    ended, said = exchange.end_exchange(7, HERE)
     assert (ended, said) == (0, "abort failed: RuntimeError('no such communicator')")
 
 
@@ -165,7 +165,7 @@ def test_a_group_of_the_users_own_breaks_nothing(quorum):
     with exchange.opening_across(None, ""):
         pass
     quorum[7] = [object()]
-    assert exchange.release(7, HERE)[0] == 0
+    assert exchange.end_exchange(7, HERE)[0] == 0
 
 
 def test_uses_of_sockets_are_published_by_inode(sockets, quorum, tmp_path):

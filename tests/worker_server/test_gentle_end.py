@@ -11,7 +11,7 @@ import pytest
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.rank import exchange, gentle_end
 from lightkeeper.worker_server.run_dir import RankFiles, read_json, write_json
-from lightkeeper.worker_server.sidecar.process import EvictionResult, evict
+from lightkeeper.worker_server.sidecar.process import EvictionResult, end_rank
 from tests.waiting import wait_for
 from tests.worker_server.test_evict import FakeRank, FakeStarted, view
 
@@ -164,7 +164,7 @@ def test_the_gentle_part_comes_before_sigterm_and_stands_in_the_result():
         rank.sent.append("gently")
         return "parked between two steps"
 
-    result = evict(rank, view(), 5.0, FakeStarted(rank), gently)
+    result = end_rank(rank, view(), 5.0, FakeStarted(rank), gently)
     assert result == EvictionResult(("SIGTERM",), True, 1, 1, "parked between two steps")
     assert rank.sent == ["gently", "SIGTERM"]
 
@@ -176,7 +176,7 @@ def test_who_can_hear_nothing_is_ended_at_once(seen):
     def gently():
         raise AssertionError("asked")
 
-    result = evict(rank, seen, 5.0, FakeStarted(rank), gently)
+    result = end_rank(rank, seen, 5.0, FakeStarted(rank), gently)
     assert (result.signalled, result.way) == (("SIGKILL",), "")
 
 

@@ -23,7 +23,7 @@ from lightkeeper.worker_server.sidecar.black_box import BlackBox
 from lightkeeper.worker_server.sidecar.last_words import (
     Remains,
     StderrTail,
-    how_it_ended,
+    ending_sentence,
     port_taken,
 )
 from lightkeeper.worker_server.sidecar.machine import Machine
@@ -35,7 +35,7 @@ from lightkeeper.worker_server.sidecar.process import (
 )
 from lightkeeper.worker_server.sidecar.recorders import ControlPlane
 from lightkeeper.worker_server.sidecar.stacks import Stacks
-from lightkeeper.worker_server.sidecar.text import render
+from lightkeeper.worker_server.sidecar.text import render_text
 from tests.worker_server.doubles import Bench
 from tests.worker_server.pages import identity
 from tests.worker_server.ranks import run_each
@@ -83,7 +83,7 @@ def dead(code=None, signum=None):
 )  # fmt: skip
 def test_one_true_sentence_says_how_it_ended(process, facts, sentence):
     usual = {"closed": False, "exception": None, "crash": None, "sent": (), "oom": ""}
-    assert how_it_ended(process, **{**usual, **facts}) == sentence
+    assert ending_sentence(process, **{**usual, **facts}) == sentence
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_an_ending_says_whether_its_exception_is_of_its_peers(
     assert left.ending(process).of_peers is of_peers
     words = left.remains.words(process)
     assert words.ended == sentence
-    assert sentence in render(words, 5)
+    assert sentence in render_text(words, 5)
 
 
 @pytest.mark.parametrize(
@@ -448,15 +448,19 @@ def test_what_torchft_kept_from_the_program_is_why_it_ended(left, monkeypatch):
     own = compile("assert False", "/job/train.py", "exec")
     exceptions = []
     for code in (asserts, own):
-        last_words.keep(RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "))
-        last_words.keep(RuntimeError("Connection closed by peer"))  # what follows from it
+        last_words.keep_hidden_error(
+            RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
+        )
+        last_words.keep_hidden_error(
+            RuntimeError("Connection closed by peer")
+        )  # what follows from it
         with pytest.raises(AssertionError) as raised:
             exec(code)
         monkeypatch.setattr(last_words, "_page", left.page)
         last_words._note("the main thread", raised.value)
         ending = left.ending(dead(1))
         exceptions.append((ending.exception, ending.of_peers))
-        last_words.keep(None)
+        last_words.keep_hidden_error(None)
     assert exceptions == [
         ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.", None),
         ("AssertionError", False),
@@ -524,11 +528,11 @@ class UnprintableError(ValueError):
 def test_an_error_that_torchft_hides_is_noted_where_it_was_raised_whatever_it_is(left, monkeypatch):
     monkeypatch.setattr(last_words, "_page", left.page)
     for error, noted in [(KeyError("ema"), "KeyError: 'ema'"), (UnprintableError(), "Unprintable")]:
-        last_words.keep(None)
-        last_words.keep(error)
+        last_words.keep_hidden_error(None)
+        last_words.keep_hidden_error(error)
         note = left.remains._page.note(layout.NOTE_HIDDEN, time.monotonic_ns())
         assert noted in note[0]
-    last_words.keep(None)
+    last_words.keep_hidden_error(None)
 
 
 OWN = """Traceback (most recent call last):

@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing, contextmanager
 import pytest
 
 from lightkeeper.worker_server import wire
-from lightkeeper.worker_server.rank.identity import renamed
+from lightkeeper.worker_server.rank.identity import under_managers_name
 from lightkeeper.worker_server.rank.settings import Settings
 from lightkeeper.worker_server.run_dir import RankFiles, start_ticks
 from lightkeeper.worker_server.sidecar import serve
@@ -66,7 +66,7 @@ class FakeEndpoint:
 
     @property
     def identity(self):
-        return renamed(identity(group_rank=self.rank), self.name)
+        return under_managers_name(identity(group_rank=self.rank), self.name)
 
     def registration(self):
         return wire.Registration(self.identity, "http://127.0.0.1:9", self.lease_s)

@@ -14,7 +14,7 @@ from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.rank.last_words import stacks_text
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.sidecar.queries import RefusalError, SilentError
-from lightkeeper.worker_server.sidecar.stacks import Stacks, calls_of, folded
+from lightkeeper.worker_server.sidecar.stacks import Stacks, calls_in_note, folded
 from tests.waiting import wait_for
 from tests.worker_server.doubles import Bench
 
@@ -285,7 +285,7 @@ def test_an_answer_in_another_form_is_no_look(answer):
 
 def test_the_calls_of_a_note_are_those_of_the_main_thread():
     note = f'{NOTE}    <module> (my (old) train.py:9)\nThread 8: "loader"\n    f (x.py:1)\n'
-    assert calls_of(note) == (("main", "train.py", 7), ("<module>", "my (old) train.py", 9))
+    assert calls_in_note(note) == (("main", "train.py", 7), ("<module>", "my (old) train.py", 9))
 
 
 def test_a_py_spy_that_cannot_even_be_killed_holds_nobody_for_ever():

@@ -465,7 +465,7 @@ class Timed:
     ids=["nothing", "usual", "quorum", "a shorter group", "a longer group", "odd ones"],
 )  # fmt: skip
 def test_what_a_manager_has_of_timeouts_is_told(recording, reader, manager, timeouts):
-    torchft.tell(torchft.Observer.observe, manager)
+    torchft.tell_observer(torchft.Observer.observe, manager)
     assert reader.timeouts == timeouts
 
 
@@ -476,7 +476,7 @@ def test_a_manager_from_before_the_attach_is_read_with_its_first_step(
     manager = Timed(_timeout=timedelta(seconds=30))
     recording.observe_manager(manager)
     assert (reader.timeouts, reader.lighthouse) == ({}, None)
-    torchft.tell(torchft.Observer.begin_step, manager)
+    torchft.tell_observer(torchft.Observer.begin_step, manager)
     assert reader.timeouts == {"collective": 30.0, "commit": 30.0}
     assert reader.lighthouse == "head:29510"
 
@@ -495,9 +495,9 @@ def test_a_manager_from_before_the_attach_is_read_with_its_first_step(
     ],
 )
 def test_a_lighthouse_is_told_by_host_and_port(recording, reader, address, published):
-    torchft.tell(torchft.Observer.note_lighthouse, Timed(_group_rank=1), address)
+    torchft.tell_observer(torchft.Observer.note_lighthouse, Timed(_group_rank=1), address)
     assert reader.lighthouse is None  # rank 0 asks for the whole group
-    torchft.tell(torchft.Observer.note_lighthouse, Timed(_group_rank=0), address)
+    torchft.tell_observer(torchft.Observer.note_lighthouse, Timed(_group_rank=0), address)
     assert reader.lighthouse == published
 
 

@@ -42,9 +42,9 @@ from lightkeeper.worker_server.command import OneLineParser, become
 from lightkeeper.worker_server.plain_text import escaped
 from lightkeeper.worker_server.rank.identity import (
     POD,
-    group_of,
-    host_of,
+    group_named_by,
     launcher_of,
+    node_of,
     program_of,
     starts_ranks,
 )
@@ -86,7 +86,7 @@ class MonitorAway:
 Admission = Admitted | Refused | MonitorAway
 
 
-def ask(
+def ask_monitors(
     monitors: list[str],
     host: str,
     group: str | None,
@@ -189,7 +189,9 @@ def ask_to_join(environ: Mapping[str, str], warn: Callable[[str], None]) -> None
     try:
         monitors = list(monitors_of(monitors_in(environ)))
         answer = (
-            ask(monitors, host_of(environ), group_of(environ), _JOIN_WAIT_S, _unfit(environ))
+            ask_monitors(
+                monitors, node_of(environ), group_named_by(environ), _JOIN_WAIT_S, _unfit(environ)
+            )
             if monitors
             else None
         )
@@ -199,7 +201,7 @@ def ask_to_join(environ: Mapping[str, str], warn: Callable[[str], None]) -> None
     if not isinstance(answer, Refused):
         return
     refusal = (
-        f"this rank is refused on {host_of(environ)} until {until(answer.until_s)}: {answer.reason}"
+        f"this rank is refused on {node_of(environ)} until {until(answer.until_s)}: {answer.reason}"
     )
     if wish != "refuse":
         warn(f"lightkeeper: {refusal}; it trains all the same (LIGHTKEEPER_ADMISSION={wish})")
@@ -270,7 +272,7 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         "--host",
         metavar="NAME",
         help="this host, as the WorkerServer reports it (default: LIGHTKEEPER_HOST, "
-        f"SLURMD_NODENAME, K8S_NODE_NAME, the host's name; here: {host_of(environ)})",
+        f"SLURMD_NODENAME, K8S_NODE_NAME, the host's name; here: {node_of(environ)})",
     )
     add("--group", metavar="NAME", help="the replica group (default: REPLICA_GROUP)")
     add("--job", metavar="NAME", help="name of the job (default: LIGHTKEEPER_JOB)")
@@ -339,7 +341,7 @@ def options(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Namesp
         top.error(f"--timeout is {args.timeout:g}, expected seconds")
     if not 0.05 <= args.poll <= 3600:
         top.error(f"--poll is {args.poll:g}, expected 0.05 to 3600 seconds")
-    args.host, args.group = host_of(environ), group_of(environ)
+    args.host, args.group = node_of(environ), group_named_by(environ)
     args.command = words[at + 1 :]
     args.changes = {
         "LIGHTKEEPER_ATTACH": environ.get("LIGHTKEEPER_ATTACH", "1"),
@@ -390,7 +392,7 @@ def wait_until_admitted(
 
 
 def _is_no_rank(command: Sequence[str]) -> bool:
-    """Whether a command is python with its own script, which no launcher makes a rank."""
+    """True if a command is python with its own script, which no launcher makes a rank."""
     program = program_of(command)
     return (
         Path(command[0]).name.startswith("python")
@@ -413,7 +415,9 @@ def main(words: Sequence[str]) -> int:
         if chosen.host.startswith(POD):
             _say(f"the node of {chosen.host} is not known: set LIGHTKEEPER_HOST from spec.nodeName")
         unfit = _unfit({**os.environ, **chosen.changes})
-        question = partial(ask, list(chosen.monitors), chosen.host, chosen.group, _ASK_S, unfit)
+        question = partial(
+            ask_monitors, list(chosen.monitors), chosen.host, chosen.group, _ASK_S, unfit
+        )
         if not wait_until_admitted(question, _say, chosen):
             return REFUSED_STATUS
     else:

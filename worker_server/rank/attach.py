@@ -70,7 +70,7 @@ def _end(pid: int, ticks: int) -> None:
     with contextlib.suppress(OSError):
         fd = os.pidfd_open(pid)
         try:
-            if run_dir.state_of(pid, ticks) is not None:
+            if run_dir.process_state(pid, ticks) is not None:
                 signal.pidfd_send_signal(fd, signal.SIGKILL)
         finally:
             os.close(fd)
@@ -127,7 +127,7 @@ class SidecarProcess:
         files: run_dir.RankFiles,
         start: Callable[[run_dir.RankFiles], subprocess.Popen[bytes]] = start_sidecar,
         clock: Callable[[], float] = monotonic,
-        state: Callable[[int, int], str | None] = run_dir.state_of,
+        state: Callable[[int, int], str | None] = run_dir.process_state,
         end: Callable[[int, int], None] = _end,
     ) -> None:
         self._files = files
@@ -140,7 +140,7 @@ class SidecarProcess:
         self._sidecar: tuple[int, int] | None = None
         """Pid and start ticks of the admitted sidecar."""
         self._former: tuple[int, int] | None = None
-        """Of the previous one, whose file stays until the next one publishes."""
+        """The previous one's, whose file stays until the next one publishes."""
         self._restarts = 0
         self._looked_s = clock()
         self._mark: int | None = None
@@ -150,7 +150,7 @@ class SidecarProcess:
 
     @property
     def settled(self) -> bool:
-        """Whether there is nothing to wait for: it is up, or will not come up."""
+        """True if there is nothing to wait for: it is up, or will not come up."""
         return self._given_up or (self._sidecar is not None and self._due_s is None)
 
     def look(self) -> None:

@@ -54,7 +54,7 @@ _MAX_CACHED = 4096
 _compiling = torch.compiler.is_dynamo_compiling
 _Tensor = torch.Tensor
 backends: set[str] = set()
-"""Of torch's groups that this process has had, and of TorchFT's."""
+"""Backends of torch's groups that this process has had, and of TorchFT's."""
 _recorded_elsewhere: tuple[type, ...] = ()
 """Group classes whose own methods write the entry: TorchFT's, see `torchft_groups`."""
 
@@ -338,7 +338,7 @@ for _name in dir(dist.Work):
 
 
 class _Inside(threading.local):
-    """Whether a thread is inside a recorded call: torch's functions call each other."""
+    """True if a thread is inside a recorded call: torch's functions call each other."""
 
     depth = 0
 

@@ -66,7 +66,7 @@ def _obey(files: RankFiles, order: Mapping[str, Any]) -> None:
     elif "shut" in order:
         ended, said = shut(order["shut"] or ())
     else:
-        ended, said = release(order.get("quorum_id"), order.get("addresses") or ())
+        ended, said = end_exchange(order.get("quorum_id"), order.get("addresses") or ())
     with contextlib.suppress(OSError):
         write_json(files.answer, {"id": order.get("id"), "ended": ended, "said": said})
 
@@ -116,7 +116,7 @@ def _publish(joining: str = "") -> None:
             write_json(_files.sockets, {**named, **({JOINING: joining} if joining else {})})
 
 
-def release(quorum: object, addresses: Collection[object]) -> tuple[int, str]:
+def end_exchange(quorum: object, addresses: Collection[object]) -> tuple[int, str]:
     """End this quorum's exchange with other replica groups.
 
     Args:

@@ -67,7 +67,7 @@ def _near(value: Any) -> Any:
 
 
 def is_finite(value: Any) -> bool | None:
-    """Whether a figure is neither NaN nor infinite; None where that cannot be read at once.
+    """True if a figure is neither NaN nor infinite; None where that cannot be read at once.
 
     Never waits for an accelerator: what lies on one is not read.
     """
@@ -78,5 +78,5 @@ def is_finite(value: Any) -> bool | None:
 
 
 def none_is_spoilt(*values: Any) -> bool:
-    """Whether none of these is known to be NaN or infinite; an unreadable one is not."""
+    """True if none of these is known to be NaN or infinite; an unreadable one is not."""
     return all(is_finite(value) is not False for value in values)

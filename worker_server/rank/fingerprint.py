@@ -41,7 +41,7 @@ CPU_PART_BYTES: Final = 16 * 2**20
 """The most that is read at once; larger shards go in parts, one per fingerprint, in turn. On a CPU
 16 MiB take 2 to 5 ms (tests/bench)."""
 PART_BYTES: Final = 4 * 2**30
-"""The same on an accelerator, whose memory reads terabytes a second."""
+"""The most on an accelerator, whose memory reads terabytes a second."""
 _SHARE: Final = 1e-3
 _MOST_STRIDE: Final = 1024
 _BLOCK: Final = 8192

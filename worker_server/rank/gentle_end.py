@@ -99,6 +99,6 @@ class _Default:
 
 
 def on_device(backend: str) -> bool:
-    """Whether any part of a backend such as `cpu:gloo,cuda:nccl` runs as kernels on a device."""
+    """True if any part of a backend such as `cpu:gloo,cuda:nccl` runs as kernels on a device."""
     parts = (part.rpartition(":")[2].rpartition("-")[2] for part in backend.lower().split(","))
     return any(part not in ON_CPU for part in parts)

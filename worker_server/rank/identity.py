@@ -79,7 +79,7 @@ class LauncherVariables:
     """A variable without which the rank's variable means something else."""
 
     def speaks(self, environ: Mapping[str, str]) -> bool:
-        """Whether this launcher started this process (or one that it descends from)."""
+        """True if this launcher started this process (or one that it descends from)."""
         return bool(environ.get(self.rank)) and (
             self.only_with is None or self.only_with in environ
         )
@@ -114,12 +114,12 @@ def launcher_of(environ: Mapping[str, str]) -> LauncherVariables | None:
 
 
 def is_rank(environ: Mapping[str, str], command: Sequence[str]) -> bool:
-    """Whether a process with this environment and command line (`sys.orig_argv`) is a rank."""
+    """True if a process with this environment and command line (`sys.orig_argv`) is a rank."""
     return launcher_of(environ) is not None and not starts_ranks(program_of(command))
 
 
 def starts_ranks(program: str) -> bool:
-    """Whether a program or module (`/usr/bin/torchrun`, `torch.distributed.run`) is no rank."""
+    """True if a program or module (`/usr/bin/torchrun`, `torch.distributed.run`) is no rank."""
     return program in _NO_RANKS or PurePath(program).name in _NO_RANKS
 
 
@@ -155,13 +155,13 @@ def identity_from(
         SettingError: a rank or a size is invalid.
     """
     rank, size = _place(environ)
-    group = group_of(environ)
+    group = group_named_by(environ)
     return wire.Identity(
         job=_job(environ, grouped=group is not None),
         group=wire.GroupName(group or wire.UNNAMED),
         group_rank=rank,
         world_size=size,
-        host=wire.Host(host_of(environ, hostname)),
+        host=wire.Host(node_of(environ, hostname)),
         pid=pid,
         incarnation=incarnation,
         place=place_from(environ, hostname, read),
@@ -260,7 +260,7 @@ def _slurm_job(environ: Mapping[str, str], *, grouped: bool) -> str | None:
 
 
 def _is_uuid(text: str) -> bool:
-    """Whether `torchrun --standalone` made it up: new each time, so useless as a name."""
+    """True if `torchrun --standalone` made it up: new each time, so useless as a name."""
     try:
         uuid.UUID(text)
     except ValueError:
@@ -268,7 +268,7 @@ def _is_uuid(text: str) -> bool:
     return True
 
 
-def group_of(environ: Mapping[str, str]) -> str | None:
+def group_named_by(environ: Mapping[str, str]) -> str | None:
     """The replica group that these variables name; None if none does."""
     return environ.get("REPLICA_GROUP") or environ.get("REPLICA_GROUP_ID") or None
 
@@ -283,14 +283,14 @@ def name_in_replica_id(replica_id: str | None) -> wire.GroupName | None:
     return wire.GroupName(name) if usable and ":" not in rest else None
 
 
-def renamed(launched: wire.Identity, name: wire.GroupName | None) -> wire.Identity:
+def under_managers_name(launched: wire.Identity, name: wire.GroupName | None) -> wire.Identity:
     """The identity under the name of its group's Manager; None: there is none."""
     if name is None or name == launched.group:
         return launched
     return replace(launched, group=name, launched_as=launched.group)
 
 
-def host_of(environ: Mapping[str, str], hostname: Callable[[], str] = socket.gethostname) -> str:
+def node_of(environ: Mapping[str, str], hostname: Callable[[], str] = socket.gethostname) -> str:
     """The node that this process runs on, as quarantine and the scheduler name it."""
     for name in ("LIGHTKEEPER_HOST", "SLURMD_NODENAME", "K8S_NODE_NAME"):
         # Pods often set NODE_NAME too, but build systems use it for other things.
@@ -322,7 +322,7 @@ def host_of(environ: Mapping[str, str], hostname: Callable[[], str] = socket.get
 # and overrides.
 
 _BUDGET_BYTES: Final = 1024
-"""Of the page's room for the identity, 1,792 bytes; each polled state carries it too."""
+"""The page has room for an identity of 1,792 bytes; each polled state carries it too."""
 _NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _MOUNTS: Final = "/proc/self/mountinfo"
 _POD_UID: Final = re.compile(

@@ -146,7 +146,7 @@ _page: PageWriter | None = None
 _looked_at: tuple[int, int] | None = None
 """Ids of the exception judged last; keeping it would keep the tensors of its frames."""
 _ended = False
-"""Whether the main thread's end is on the page: a later thread's must not replace it."""
+"""True if the main thread's end is on the page: a later thread's must not replace it."""
 _hooked = False
 _crash_fd: int | None = None
 _kept: str | None = None
@@ -181,7 +181,7 @@ def note_uncaught() -> None:
 
 
 def _is_the_end(value: BaseException) -> bool:
-    """Whether the interpreter itself gave up on this exception and is about to exit.
+    """True if the interpreter itself gave up on this exception and is about to exit.
 
     Then `__main__` no longer runs. An interactive interpreter continues, or ends right after its
     last error: there the exception must have left the main module of a file, and nothing else.
@@ -198,7 +198,7 @@ def _is_the_end(value: BaseException) -> bool:
 
 
 def _main_module_runs() -> bool:
-    """Whether the main thread still runs what `python` was started for: its outermost call."""
+    """True if the main thread still runs what `python` was started for: its outermost call."""
     calls = stacks().get(threading.main_thread().ident or 0, [])
     return bool(calls) and (
         len(calls) >= DEEPEST or calls[-1].name in ("<module>", "_run_module_as_main")
@@ -214,7 +214,7 @@ def forget() -> None:
             _point(_crash_fd, Path(os.devnull))
 
 
-def keep(error: BaseException | None) -> None:
+def keep_hidden_error(error: BaseException | None) -> None:
     """TorchFT hides this from the program, which may die of its effects; None: that is over."""
     global _kept  # noqa: PLW0603
     if error is None:

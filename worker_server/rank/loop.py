@@ -36,7 +36,7 @@ class Loop:
         """The current ones; the collective ring reads step and attempt."""
         self.on = True
         self.due = False
-        """Whether the next phase begins an attempt: the loop reports only the ends of its steps."""
+        """True if the next phase begins an attempt: the loop reports only the ends of its steps."""
         self.outer: list[int] = []
         """Phases that the running one pauses."""
         self.manager: Any = None
@@ -45,9 +45,9 @@ class Loop:
         self._replica = ""
         self._open = False
         self._voted = False
-        """Whether the optimizer's next step is that of the attempt that ended last."""
+        """True if the optimizer's next step is that of the attempt that ended last."""
         self._begun_locally = False
-        """Whether local steps were made since the last attempt."""
+        """True if local steps were made since the last attempt."""
         self._begin_ns = 0
         self._end_ns = 0
         self.heals = 0
@@ -56,7 +56,7 @@ class Loop:
 
     @property
     def begun(self) -> bool:
-        """Whether the first step has begun."""
+        """True if the first step has begun."""
         return self.facts.attempt > 0 or self._begun_locally
 
     @property
@@ -234,7 +234,7 @@ class Soundness:
         self._warn = WarnOnce()
 
     def look(self, loss: Any, grad_norm: Any, where: str) -> bool:
-        """Whether the figures that can be read are finite; remembers those that are not."""
+        """True if the figures that can be read are finite; remembers those that are not."""
         finite, loop = True, self._loop
         for name, value in (("loss", loss), ("grad_norm", grad_norm)):
             if value is None:

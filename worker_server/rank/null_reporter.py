@@ -30,5 +30,5 @@ class NullReporter:
         return self
 
     def finite(self, *, loss: Any = None, grad_norm: Any = None, where: str = "local") -> bool:  # noqa: ARG002
-        """The same answer: a loop must not vote differently without us."""
+        """As the reporter's: a loop must not vote differently without us."""
         return none_is_spoilt(loss, grad_norm)

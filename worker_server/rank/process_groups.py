@@ -44,11 +44,11 @@ _SET_TIMEOUT: Final = "_set_pg_timeout"
 _EARLIER: Final = 4
 """Calls that are noted beside the one that runs: which one a rank left out shows there."""
 _RANKS_MOST: Final = 256
-"""Of a larger group no members are listed."""
+"""No members of a larger group are listed."""
 
 
 class _Here(threading.local):
-    """Whether this thread is inside of such a call: they call each other."""
+    """True if this thread is inside of such a call: they call each other."""
 
     inside = False
 
@@ -203,13 +203,13 @@ def limit(whose: str, timeouts: Iterable[Any]) -> None:
 
 
 def to_seconds(timeout: Any) -> float | None:
-    """Of a timedelta or a number; None: it is neither, or never ends anything."""
+    """A timedelta or a number in seconds; None: it is neither, or never ends anything."""
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None
 
 
 def _note_timeouts(new: Any = None) -> None:
-    """Of a new group, or of all groups again. Never raises."""
+    """Note a new group's timeouts, or those of all groups again. Never raises."""
     with contextlib.suppress(Exception):
         if new is None:
             timeouts = [timeout for group in c10d._world.pg_map for timeout in _timeouts_of(group)]
@@ -219,7 +219,7 @@ def _note_timeouts(new: Any = None) -> None:
 
 
 def _timeouts_of(group: Any) -> Iterable[Any]:
-    """Of its backends; nothing is created for it."""
+    """Its backends' timeouts; nothing is created for it."""
     for device in getattr(group, "_device_types", ()):
         options = None
         with contextlib.suppress(Exception):  # a backend of somebody else's

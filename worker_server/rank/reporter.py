@@ -177,7 +177,7 @@ class SourceArbiter:
         return self.sources[name]
 
     def prepares(self, guess: ReportSource) -> bool:
-        """Whether a source that knows better than `guess` reports that training has not begun.
+        """True if a source that knows better than `guess` reports that training has not begun.
 
         Some code steps an optimizer before the first step, to create its state.
         """
@@ -435,7 +435,7 @@ class Reporter(ReportSource):
         return self._arbiter.source(name)
 
     def finite(self, *, loss: Any = None, grad_norm: Any = None, where: str = LOCAL) -> bool:
-        """Whether these are finite; False is a vote against the commit of this step.
+        """True if these are finite; False is a vote against the commit of this step.
 
         Ask before the gradient goes to others, so that the monitor sees which rank was first. It
         reads numbers and tensors on the CPU; a tensor on an accelerator counts as finite, unread.

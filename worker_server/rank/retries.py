@@ -35,7 +35,7 @@ def quorum_retries(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_gate(url: str) -> bool:
-    """Whether `lightkeeper gate` answers there; one that is just being started is waited for."""
+    """True if `lightkeeper gate` answers there; one that is just being started is waited for."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     until_s = monotonic() + _STARTS_S
     while url.startswith(("http://", "https://")):

@@ -70,7 +70,7 @@ class Settings:
     monitors: tuple[str, ...] = ()
     """In the order they are asked."""
     unnamed: bool = False
-    """Whether `monitors` is the default because none was set: it gets the token only if it is this
+    """True if `monitors` is the default because none was set: it gets the token only if it is this
     user's."""
     token: str | None = field(default=None, repr=False)
     no_token: str = ""
@@ -79,23 +79,23 @@ class Settings:
     """Where `/v1/host` is served, whichever ranks the host has; 0: nowhere. One sidecar of the host
     has this port at a time, in addition to its own."""
     open_reads: bool = False
-    """Whether reading needs no token even if other machines can reach the port."""
+    """True if reading needs no token even if other machines can reach the port."""
     closed_reads: bool = False
-    """Whether reading needs the token even on loopback: others have accounts on this machine."""
+    """True if reading needs the token even on loopback: others have accounts on this machine."""
     tls_cert: Path | None = None
     """Certificate chain (PEM); if set, with `tls_key`, the server speaks only TLS."""
     tls_key: Path | None = None
     machine: bool = True
-    """Whether a process beside the sidecars hears the host's witnesses."""
+    """True if a process beside the sidecars hears the host's witnesses."""
 
     @property
     def scheme(self) -> str:
-        """Of the server's URL."""
+        """The scheme of the server's URL."""
         return "http" if self.tls_cert is None else "https"
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach the server."""
+        """True if only this machine can reach the server."""
         if self.bind == "localhost":
             return True
         try:

@@ -93,8 +93,8 @@ def install(reporter: Reporter) -> None:
     """Observe torchft for this reporter from now on; repeated calls patch only once."""
     global _observer  # noqa: PLW0603  the wrappers outlive any one attach
     _observer = Observer(reporter)
-    torchft_groups.forget()
-    exchange.groups_of = torchft_groups.groups_of
+    torchft_groups.forget_groups()
+    exchange.groups_of = torchft_groups.groups_in_quorum
     gentle_end.device_groups = torchft_groups.all_groups
     wrap(torch.amp.GradScaler, "scale", _scaled)
     for name, patch in ((_GROUPS, _patch_groups), (_MANAGER, _patch_manager)):
@@ -104,7 +104,7 @@ def install(reporter: Reporter) -> None:
     _tell_unhooked()
 
 
-def tell(
+def tell_observer(
     act: Callable[Concatenate[Observer, P], object], *args: P.args, **kwargs: P.kwargs
 ) -> None:
     """Notify the observer, if anything is recorded. No error of ours may reach torchft."""
@@ -170,11 +170,11 @@ def _patch_groups(module: Any) -> None:
 
 
 def _opening(around: Around) -> Around:
-    """The same, and the sockets that it opens are noted."""
+    """`around`, with a note of the sockets that it opens."""
 
     def configuring(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
         store = kwargs.get("store_addr", args[0] if args else "")
-        group = torchft_groups.innermost(self)
+        group = torchft_groups.innermost_group(self)
         with exchange.opening_across(group, store if isinstance(store, str) else ""):
             return around(original, self, args, kwargs)
 
@@ -183,17 +183,17 @@ def _opening(around: Around) -> Around:
 
 def _configured(group: Any, _: object, args: Any, kwargs: Any) -> None:
     values = _named(("store_addr", "replica_id", "rank", "world_size", "quorum_id"), args, kwargs)
-    torchft_groups.configured(group, values["world_size"], values.get("quorum_id"))
+    torchft_groups.group_configured(group, values["world_size"], values.get("quorum_id"))
 
 
 def _reconfigured(group: Any, _: object, args: Any, kwargs: Any) -> None:
     opts = _named(("opts",), args, kwargs)["opts"]
-    torchft_groups.configured(group, len(opts.handles), opts.uuid)
+    torchft_groups.group_configured(group, len(opts.handles), opts.uuid)
 
 
 def _manager_reconfigured(manager: Any, _: object, args: Any, kwargs: Any) -> None:
     values = _named(("communicator_id", "handles"), args, kwargs)
-    torchft_groups.configured(manager._pg, len(values["handles"]), values["communicator_id"])
+    torchft_groups.group_configured(manager._pg, len(values["handles"]), values["communicator_id"])
 
 
 # -- the Manager ---------------------------------------------------------------------------------
@@ -228,17 +228,17 @@ def _patch_manager(module: Any) -> None:
 
 def _observed_init(original: Method, self: Any, args: Any, kwargs: Any) -> None:
     original(self, *args, **kwargs)
-    tell(Observer.observe, self)
-    tell(lambda seen: seen.note_lighthouse(self, _named_in(original, self, args, kwargs)))
+    tell_observer(Observer.observe, self)
+    tell_observer(lambda seen: seen.note_lighthouse(self, _named_in(original, self, args, kwargs)))
 
 
 def _speaks(manager: object) -> bool:
-    """Of several Managers only the observed one reports the steps."""
+    """True if this Manager reports the steps: of several only the observed one does."""
     return _observer is not None and _observer.reporter.loop.manager is manager
 
 
 def _reported_start(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
-    tell(Observer.begin_step, self)
+    tell_observer(Observer.begin_step, self)
     former = getattr(self, "_quorum_future", None)
     if former is None or former.done() or not _speaks(self):
         return original(self, *args, **kwargs)
@@ -263,21 +263,21 @@ def _awaited_quorum(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
                 collectives.begin_wait(layout.WAIT_COMMIT)
     begins, this_thread.begins = this_thread.begins, None
     if begins is not None:
-        tell(begins)
+        tell_observer(begins)
     return result
 
 
 def _reported_commit(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
     committed = False
     try:
-        tell(lambda seen: seen.watch.vote())
+        tell_observer(lambda seen: seen.watch.vote())
         this_thread.votes_early = _speaks(self)
         committed = original(self, *args, **kwargs)
         return committed
     finally:
         this_thread.votes_early = False
         collectives.end_wait(layout.WAIT_COMMIT)
-        tell(Observer.end_step, self, bool(committed))
+        tell_observer(Observer.end_step, self, bool(committed))
 
 
 def _timed_quorum(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
@@ -295,7 +295,7 @@ def _timed_quorum(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
 def _gathered_allreduce(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
     if this_thread.managed is not None or collectives.current() is None:
         return original(self, *args, **kwargs)
-    tell(lambda seen: seen.watch.give(args[0] if args else kwargs.get("tensor")))
+    tell_observer(lambda seen: seen.watch.give(args[0] if args else kwargs.get("tensor")))
     entries: list[torchft_groups.OpenGroupCall] = []
     this_thread.managed = entries
     if torchft_groups.is_native(getattr(self, "_pg", None)):
@@ -327,13 +327,13 @@ def _begin_native(
 
 def _seen_error(original: Method, self: Any, args: Any, kwargs: Any) -> None:
     original(self, *args, **kwargs)
-    tell(Observer.note_error, self, *args, **kwargs)
+    tell_observer(Observer.note_error, self, *args, **kwargs)
 
 
 def _scaled(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
     """A GradScaler's overflows are no fault."""
     if getattr(self, "_enabled", True):
-        tell(lambda seen: seen.watch.stop())
+        tell_observer(lambda seen: seen.watch.stop())
     return original(self, *args, **kwargs)
 
 
@@ -350,7 +350,7 @@ def _named_in(original: Method, self: Any, args: Any, kwargs: Any) -> str | None
 
 
 def _host_and_port(address: str) -> str:
-    """Of a URL or of `HOST:PORT`; empty if it is neither."""
+    """HOST:PORT of a URL or of `HOST:PORT`; empty if it is neither."""
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         return parts.netloc.rpartition("@")[2] if parts.port else ""
@@ -365,7 +365,7 @@ def _named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: Any) -> dict[s
 # -- times -----------------------------------------------------------------------------------------
 
 _ITEMS_MAX: Final = 200_000
-"""Of a state, containers included; walking through more is not worth the time."""
+"""Parts of a state, containers included; walking through more is not worth the time."""
 
 Span = tuple[float, float]
 
@@ -409,7 +409,7 @@ class Observer:
 
     def begin_step(self, manager: Any) -> None:
         """The Manager asks for a quorum."""
-        last_words.keep(None)
+        last_words.keep_hidden_error(None)
         time_transport(getattr(manager, "_checkpoint_transport", None))
         if _speaks(manager):
             if self._timeouts_of != id(manager):  # made before the attach
@@ -424,7 +424,7 @@ class Observer:
 
     def note_error(self, manager: Any, e: Exception) -> None:
         """The Manager hides an error from the program."""
-        last_words.keep(e)
+        last_words.keep_hidden_error(e)
         torchft_groups.failed(manager._pg, e)
 
     def add(self, kind: int, owner: object, span: Span, nbytes: int = 0) -> None:
@@ -465,7 +465,9 @@ def timed(kind: int, then: Callable[[Any, Any, Any, Any], int | None]) -> Around
         finally:
             this_thread.timed = False
         span = begin_s, monotonic()
-        tell(lambda seen: seen.add(kind, self, span, then(self, result, args, kwargs) or 0))
+        tell_observer(
+            lambda seen: seen.add(kind, self, span, then(self, result, args, kwargs) or 0)
+        )
         return result
 
     return around
@@ -493,7 +495,7 @@ def timed_apply(original: Method, self: Any, args: Any, kwargs: Any) -> Any:
     """Around the Manager's `_apply_pending_state_dict`."""
     begin_s = monotonic()
     result = original(self, *args, **kwargs)
-    tell(Observer.applied, self, begin_s, monotonic())
+    tell_observer(Observer.applied, self, begin_s, monotonic())
     return result
 
 
@@ -533,7 +535,7 @@ def quorum_begins(manager: object, *, shown: bool = True) -> None:
     """In this thread a Manager asks for a quorum now; `shown`: the page's waits are its own."""
     this_thread.asking = manager, monotonic(), shown
     if shown:
-        tell(lambda seen: seen.page.ask_quorum(True))
+        tell_observer(lambda seen: seen.page.ask_quorum(True))
 
 
 def quorum_ends(*, answered: bool = True) -> None:
@@ -543,9 +545,9 @@ def quorum_ends(*, answered: bool = True) -> None:
         return
     manager, begin_s, shown = asking
     if shown:
-        tell(lambda seen: seen.page.ask_quorum(False))
+        tell_observer(lambda seen: seen.page.ask_quorum(False))
     if answered:
-        tell(Observer.add, layout.TIME_QUORUM, manager, (begin_s, monotonic()))
+        tell_observer(Observer.add, layout.TIME_QUORUM, manager, (begin_s, monotonic()))
 
 
 # -- gradients ------------------------------------------------------------------------------------
@@ -558,7 +560,7 @@ _LOOKS: Final = 8
 """Per attempt, however short, before the exchange."""
 _LOOKS_AFTER: Final = 2
 _SHARE: Final = 0.003
-"""Of the time between two votes, for checks; CPU time, because waiting for a core costs nobody."""
+"""Share of the time between two votes; CPU time, because waiting for a core costs nobody."""
 _NUMPY: Final = (torch.float32, torch.float64, torch.float16)
 _EXCHANGED: Final = layout.PLACES[-1]
 
@@ -631,7 +633,7 @@ class GradientWatch:
 
 
 def _usable(tensor: object) -> TypeGuard[torch.Tensor]:
-    """Whether it is a large plain tensor on the CPU."""
+    """True if it is a large plain tensor on the CPU."""
     if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
         return False
     if not tensor.is_cpu or not tensor.is_floating_point() or tensor.numel() < _LEAST:
@@ -642,7 +644,7 @@ def _usable(tensor: object) -> TypeGuard[torch.Tensor]:
 
 
 def sample_is_finite(tensor: object) -> bool | None:
-    """Whether a sample of a large plain tensor on the CPU is finite; None for any other."""
+    """True if a sample of a large plain tensor on the CPU is finite; None for any other."""
     if not _usable(tensor):
         return None
     step = tensor.numel() // _SAMPLE

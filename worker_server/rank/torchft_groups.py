@@ -144,7 +144,7 @@ _groups: dict[int, _Group] = {}
 _kind: type | None = None
 
 
-def forget() -> None:
+def forget_groups() -> None:
     """Another page is written from now on."""
     _groups.clear()
 
@@ -263,7 +263,7 @@ def _enter(
 
 
 def is_native(pg: Any) -> bool:
-    """Whether a Manager was given a group of torch's own (torch >= 2.14)."""
+    """True if a Manager was given a group of torch's own (torch >= 2.14)."""
     return isinstance(pg, dist.ProcessGroup) and _kind is not None and not isinstance(pg, _kind)
 
 
@@ -275,7 +275,7 @@ def begin_allreduce(pg: Any, tensor: torch.Tensor, reduce_op: object) -> OpenGro
     return _enter(recorder, pg, _METHODS[0], ([tensor], reduce_op), {})
 
 
-def innermost(pg: Any) -> Any:
+def innermost_group(pg: Any) -> Any:
     inner = getattr(pg, "_pg", None)
     while _kind is not None and isinstance(inner, _kind):
         pg, inner = inner, getattr(inner, "_pg", None)
@@ -284,12 +284,12 @@ def innermost(pg: Any) -> Any:
 
 def timeout_of(manager: Any) -> Any:
     """After how long the Manager's group gives up; None: it does not say."""
-    return getattr(innermost(getattr(manager, "_pg", None)), "_timeout", None)
+    return getattr(innermost_group(getattr(manager, "_pg", None)), "_timeout", None)
 
 
-def groups_of(quorum: object) -> list[Any]:
+def groups_in_quorum(quorum: object) -> list[Any]:
     """The groups that are configured for this quorum now."""
-    return [pg for pg, configured in _alive() if configured == quorum]
+    return [pg for pg, group_configured in _alive() if group_configured == quorum]
 
 
 def all_groups() -> list[Any]:
@@ -303,7 +303,7 @@ def _alive() -> Iterator[tuple[Any, object]]:
 
 
 def _group(recorder: Recorder, pg: Any) -> _Group | None:
-    pg = innermost(pg)
+    pg = innermost_group(pg)
     group = _groups.get(id(pg))
     if group is not None and group.alive() is pg:
         return group
@@ -327,7 +327,7 @@ def _group(recorder: Recorder, pg: Any) -> _Group | None:
     return group
 
 
-def configured(pg: Any, size: int, quorum: int | None) -> None:
+def group_configured(pg: Any, size: int, quorum: int | None) -> None:
     """The group is configured for a new quorum; what was open before is given up.
 
     Without a Manager `quorum` may be an id of 63 random bits, which has no order.
@@ -349,7 +349,7 @@ def failed(pg: Any, error: BaseException) -> None:
     if this_thread.waiting:
         this_thread.swallowed = error
     elif this_thread.managed is None and not this_thread.background:
-        group = _groups.get(id(innermost(pg)))
+        group = _groups.get(id(innermost_group(pg)))
         oldest = next(iter(group.open_entries.values()), None) if group is not None else None
         if oldest is not None:
             oldest.complete(error)

@@ -14,6 +14,6 @@ if __name__ == "__main__":
         os._exit(0)
     from pathlib import Path
 
-    from lightkeeper.worker_server.sidecar.serve import serve
+    from lightkeeper.worker_server.sidecar.serve import serve_rank
 
-    sys.exit(serve(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None))
+    sys.exit(serve_rank(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None))

@@ -25,10 +25,10 @@ from lightkeeper.worker_server.sidecar.black_box import BlackBox
 from lightkeeper.worker_server.sidecar.queries import (
     RefusalError,
     WorkSlots,
+    answer_error,
     harden,
     in_json,
     in_text,
-    refuse,
 )
 from lightkeeper.worker_server.sidecar.stacks import folded
 
@@ -59,7 +59,7 @@ class Endpoint:
     example: str = ""
     """Parameters in the line of help."""
     acts: bool = False
-    """Whether it needs the token even on loopback."""
+    """True if it needs the token even on loopback."""
     body: str | None = None
     """Example of a body; makes it a POST."""
     order: type | None = None
@@ -179,7 +179,7 @@ def make_app(served: Served, guard: RequestGuard) -> Flask:
     acting = {endpoint.name for endpoint in ENDPOINTS if endpoint.acts}
     app.before_request(lambda: guard.may_act() if request.endpoint in acting else guard.may_read())
     app.after_request(harden)
-    app.register_error_handler(Exception, refuse)
+    app.register_error_handler(Exception, answer_error)
     places = {work: WorkSlots(count, work) for work, count in _PLACES.items()}
     for endpoint in ENDPOINTS:
         view = partial(_answer, served, endpoint, places.get(endpoint.slow))
@@ -194,7 +194,7 @@ def _answer(served: Served, endpoint: Endpoint, places: WorkSlots | None) -> Res
         if isinstance(answer, Response):
             return answer
         if isinstance(query, queries.Look) and query.format == "text":
-            return in_text(text.render(answer, query.rows))
+            return in_text(text.render_text(answer, query.rows))
         return in_json(answer if isinstance(answer, dict) else wire.to_json(answer))
 
 

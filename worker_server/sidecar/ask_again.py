@@ -45,8 +45,8 @@ _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 _SETTINGS: Final = 4
 
 
-def wanted(environ: Mapping[str, str]) -> bool:
-    """Whether dead connections may be shut: TorchFT asks again, and nobody has switched it off."""
+def asks_again(environ: Mapping[str, str]) -> bool:
+    """True if dead connections may be shut: TorchFT asks again, and nobody has switched it off."""
     try:
         retries = int(environ.get(QUORUM_RETRIES) or 0)
     except ValueError:
@@ -70,7 +70,7 @@ class AskAgain:
         self._shut = shut
         self._on = on
         self.allowed = True
-        """Whether the monitor lets us; what it said last stands while it is away."""
+        """True while the monitor lets us; what it said last stands while it is away."""
         self._resolved = ""
         self._addresses: set[str] = set()
         """All that the server's name has led to."""
@@ -135,7 +135,7 @@ def _resolve(server: str) -> set[str]:
 
 
 def answers(server: str) -> bool:
-    """Whether an HTTP/2 server answers a new connection within a second."""
+    """True if an HTTP/2 server answers a new connection within a second."""
     host, _, port = server.rpartition(":")
     try:
         address = host.strip("[]"), int(port)

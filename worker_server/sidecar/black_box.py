@@ -16,7 +16,7 @@ from lightkeeper.worker_server import run_dir, wire
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.reader import PageReader
 from lightkeeper.worker_server.sidecar import merge
-from lightkeeper.worker_server.sidecar.ask_again import AskAgain, wanted
+from lightkeeper.worker_server.sidecar.ask_again import AskAgain, asks_again
 from lightkeeper.worker_server.sidecar.blocked_on import awaited_by, blocked_on
 from lightkeeper.worker_server.sidecar.host import share
 from lightkeeper.worker_server.sidecar.last_words import Remains
@@ -34,7 +34,7 @@ from lightkeeper.worker_server.sidecar.stacks import (
     StackSample,
     StandstillWitness,
     Taken,
-    calls_of,
+    calls_in_note,
     mark_of,
 )
 
@@ -44,7 +44,7 @@ _RECORD_DUTY = 0.001
 takes the rank 18 ms, one of 20,000 more than a second."""
 _RECORD_FRESH_S = 1.0
 _STANDS_EVERY_S, _STANDS_DUTY = 5.0, 0.05
-"""The same while the rank hangs, if some heads come only with a full record."""
+"""How often while the rank hangs, if some heads come only with a full record."""
 _STANDS_S = 1.5
 """Without a move for so long, its connections are looked at each second."""
 _BEAT_S = 1.0
@@ -76,7 +76,7 @@ class BlackBox:
         self._process = process
         self.recorders = Recorders(torch, self.process, lambda: page.backends)
         self.network = Network(process.pid, self._opened)
-        self.ask_again = AskAgain(lambda: page.lighthouse, self._shut, on=wanted(os.environ))
+        self.ask_again = AskAgain(lambda: page.lighthouse, self._shut, on=asks_again(os.environ))
         self._files = files
         self._ordering = threading.Lock()
         self._stacks = stacks
@@ -89,7 +89,7 @@ class BlackBox:
         self._hangs = HangWatch()
         self._standstill = StandstillWitness()
         self._unseen = False
-        """Whether the neighbours were given connections or heads that no page holds."""
+        """True if the neighbours were given connections or heads that no page holds."""
         self._file: str | None = None
         """What it waited for in the kernel when its stacks were last taken."""
         self._hang_kept_s = 0.0
@@ -119,7 +119,7 @@ class BlackBox:
 
     @property
     def closed(self) -> bool:
-        """Whether the rank said that its work is over."""
+        """True if the rank said that its work is over."""
         return self._page.closed
 
     def process(self) -> wire.Process:
@@ -150,7 +150,7 @@ class BlackBox:
         )
 
     def parting(self) -> wire.StateReport:
-        """The same of a rank that is ending, as if it were dead by now."""
+        """The state of a rank that is ending, as if it were dead by now."""
         report = self.state()
         if not report.process.alive:
             return report
@@ -374,7 +374,9 @@ class BlackBox:
         except SilentError:
             note = self._page.note(layout.NOTE_STACKS, time.monotonic_ns())
             return (
-                None if note is None else StackSample(calls_of(note[0]), time.monotonic() - note[1])
+                None
+                if note is None
+                else StackSample(calls_in_note(note[0]), time.monotonic() - note[1])
             )
         self._last_stacks = look.taken
         deaf = (process.interpreter_age_s or 0.0) > DEAF_S and not look.owns_gil

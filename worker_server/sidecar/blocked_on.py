@@ -92,7 +92,7 @@ def _text(memory: Path, at: int) -> str:
 
 
 def _device(mounts: Path, path: str) -> str:
-    """Of the mount with the longest mount point above the path."""
+    """The device of the mount with the longest mount point above the path."""
     best = "", "an unknown device"
     for line in mounts.read_text(errors="replace").splitlines():
         words, _, of = line.partition(" - ")

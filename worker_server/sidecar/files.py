@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 
-def text_of(path: Path) -> str | None:
+def text_in(path: Path) -> str | None:
     """A file's content without blanks around; None: it is not there, or cannot be read."""
     try:
         return needed(path)
@@ -20,7 +20,7 @@ def needed(path: Path) -> str:
     return path.read_text("utf-8", "replace").strip()
 
 
-def number(path: Path) -> int | None:
+def number_in(path: Path) -> int | None:
     """A file's number; None: there is none, as in `max` or `N/A`."""
     try:
         return int(path.read_text("ascii", "replace"))
@@ -28,14 +28,14 @@ def number(path: Path) -> int | None:
         return None
 
 
-def table(path: Path) -> dict[str, int]:
+def numbers_in(path: Path) -> dict[str, int]:
     """The lines `NAME NUMBER` of a file; empty if it cannot be read."""
-    rows = (line.split() for line in (text_of(path) or "").splitlines())
+    rows = (line.split() for line in (text_in(path) or "").splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdecimal()}
 
 
 _NO_LIMIT: Final = 1 << 60
-"""Of version 1."""
+"""From here on a number of version 1 means: no limit."""
 
 
 class Level(NamedTuple):
@@ -47,7 +47,7 @@ class Level(NamedTuple):
     def limit(self) -> int | None:
         """How many bytes of memory it may use; None: all, or it cannot be read."""
         names = ("memory.high", "memory.max", "memory.limit_in_bytes")
-        limits = (number(self.folder / name) for name in names)
+        limits = (number_in(self.folder / name) for name in names)
         return min((n for n in limits if n is not None and n < _NO_LIMIT), default=None)
 
 

@@ -15,7 +15,7 @@ from lightkeeper.worker_server import home, wire
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.reader import PageReader
 from lightkeeper.worker_server.run_dir import parent_of, sockets
-from lightkeeper.worker_server.sidecar.files import text_of
+from lightkeeper.worker_server.sidecar.files import text_in
 from lightkeeper.worker_server.sidecar.machine import Machine
 from lightkeeper.worker_server.sidecar.process import OomWatch, PidfdProcess
 from lightkeeper.worker_server.sidecar.stacks import (
@@ -50,7 +50,7 @@ class StderrTail:
         self._path = ""
         self._sharers = 0
         self.shared = False
-        """Whether processes other than its launchers wrote to the file: its end may be theirs."""
+        """True if processes other than its launchers wrote to the file: its end may be theirs."""
         self._problem = "it was not looked at while the rank lived"
 
     def look(self) -> None:
@@ -191,7 +191,7 @@ class _Block(NamedTuple):
     more: str
     """The next lines, which may be the exception's."""
     caused: bool
-    """Whether the block before is its cause: `raise ... from` that one."""
+    """True if the block before is its cause: `raise ... from` that one."""
     raiser: int | None
     """Rank of the group that raised it; None: this one."""
 
@@ -282,7 +282,7 @@ _PROGRAM: Final = re.compile(
 
 
 def of_peers(exception: str, calls: Sequence[Call]) -> bool | None:
-    """Whether what waits for other ranks raised this, as `wire.Ending` has it.
+    """True if what waits for other ranks raised this, as `wire.Ending` has it.
 
     Args:
         exception: its lines, `TYPE: TEXT` first.
@@ -305,7 +305,7 @@ def of_peers(exception: str, calls: Sequence[Call]) -> bool | None:
 
 
 def _of_either(path: str, function: str) -> bool:
-    """Whether C++ raises there about peers and about the program alike."""
+    """True if C++ raises there about peers and about the program alike."""
     waits = path.startswith("torch/") and _WAITS.match(path) and not _BARRIER.fullmatch(function)
     return bool(waits or _ENGINE.match(path))
 
@@ -442,7 +442,7 @@ class Remains:
         )
 
     def _ended(self, process: wire.Process) -> str:
-        return how_it_ended(
+        return ending_sentence(
             process,
             closed=self._page.closed,
             exception=self.exception(),
@@ -452,7 +452,7 @@ class Remains:
         )
 
     def oom_kill(self, process: wire.Process) -> wire.Testimony | None:
-        """Of the dead rank or of a child of it, at the time of its death."""
+        """The kill of the dead rank or of a child of it, at the time of its death."""
         pid, died_s_ago = self._process.pid, process.dead_age_s or 0.0
         rows = (row for row in self._machine.of_rank(pid) if row.code == "oom-kill" and row.pids)
         kills = [row for row in rows if abs(row.age_s - died_s_ago) < _OOM_S]
@@ -577,12 +577,12 @@ def port_taken(exception: str) -> str | None:
     inodes = {int(row[9]) for row in rows}
     for pid in (folder.name for folder in proc.iterdir() if inodes and folder.name.isdecimal()):
         if taken and not inodes.isdisjoint(sockets(pid)):
-            name = text_of(proc / pid / "comm") or "a process"
+            name = text_in(proc / pid / "comm") or "a process"
             return f"port {taken[1]} is taken by {name} (pid {pid})"
     return None
 
 
-def how_it_ended(
+def ending_sentence(
     process: wire.Process,
     *,
     closed: bool,

@@ -121,7 +121,7 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*words, str(folder)], stdin=subprocess.PIPE, stdout=null, stderr=null)
 
 
-def keep(
+def keep_witnesses(
     folder: Path,
     starts: Callable[[Path], subprocess.Popen[bytes]] = start,
     clock: Callable[[], float] = time.time,

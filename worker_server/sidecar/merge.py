@@ -22,7 +22,13 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Final
 
-from lightkeeper.worker_server.sidecar.recorders import WORLD, TorchEntry, kind_of, numbered, read
+from lightkeeper.worker_server.sidecar.recorders import (
+    WORLD,
+    TorchEntry,
+    by_record_id,
+    kind_of,
+    read_entries,
+)
 from lightkeeper.worker_server.wire import ACROSS, RingEntry, Shapes
 
 # Converts this host's wall-clock stamps to monotonic time; None if ambiguous.
@@ -157,7 +163,7 @@ class _Calls:
         return None
 
     def _same_group(self, entry: TorchEntry, call: _Call) -> bool:
-        """Whether the groups may be the same: by torch's names, else by earlier matches."""
+        """True if the groups may be the same: by torch's names, else by earlier matches."""
         names, pg_id = entry.names, entry.pg_id
         if call.group in names:
             return True
@@ -181,7 +187,7 @@ def merge(
 
     `recorder`: name of the recorder; ring entries already matched by another are left out.
     """
-    merged = Merged(ring, torch, (), tuple(read(torch)))
+    merged = Merged(ring, torch, (), tuple(read_entries(torch)))
     calls = [_call(at, entry, now_ns) for at, entry in enumerate(ring) if not entry.torch_ids]
     # without its first entry, the ring may have lost earlier ones
     whole = bool(ring) and ring[0].id == 1
@@ -190,7 +196,7 @@ def merge(
     # a call too old for its own torch entry to be placed must not get another's
     book = _Calls(call for call in calls if call.enter_ns >= clock.since_ns)
     alone: list[int] = []
-    for number, entry in numbered(merged.entries):
+    for number, entry in by_record_id(merged.entries):
         stamp = entry.time_created_ns
         moment_ns = None if stamp is None else clock.monotonic_ns(stamp)
         if moment_ns is None or not entry.profiling_name:
@@ -213,7 +219,7 @@ def last_age_s(merged: Merged, now_ns: int, clock: ClockPairs) -> float | None:
     """Age of torch's newest entry; None if there is none or its stamp cannot be placed."""
     stamps = [
         (number, entry.time_created_ns)
-        for number, entry in numbered(merged.entries)
+        for number, entry in by_record_id(merged.entries)
         if entry.time_created_ns
     ]
     moment = clock.monotonic_ns(max(stamps)[1]) if stamps else None
@@ -249,7 +255,7 @@ def unfinished(merged: Merged) -> Merged:
     A torch entry is left if the ring says so, even while gloo says "scheduled". A ring entry that
     was launched and never waited for is over once torch retired it.
     """
-    over = {number for number, entry in numbered(merged.entries) if entry.over}
+    over = {number for number, entry in by_record_id(merged.entries) if entry.over}
     left_ids: set[int | None] = set()
     ring = []
     for entry in merged.ring:

@@ -131,7 +131,7 @@ _GAUGE, _COUNTER = GaugeMetricFamily, CounterMetricFamily
 
 
 def _said_finite(step: wire.StepState) -> bool:
-    """Whether any number was checked for being finite."""
+    """True if any number was checked for being finite."""
     return step.spoilt is not None or step.loss is not None or not step.loss_finite
 
 

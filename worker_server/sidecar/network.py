@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from lightkeeper.worker_server import run_dir, wire
-from lightkeeper.worker_server.sidecar.files import number, text_of
+from lightkeeper.worker_server.sidecar.files import number_in, text_in
 from lightkeeper.worker_server.wire import Connection, Interface, Trouble
 
 # -- netlink --------------------------------------------------------------------------------------
@@ -198,18 +198,18 @@ def interfaces(net: Path = _NET, ib: Path = _IB) -> tuple[Interface, ...]:
     """Network interfaces without loopback, and InfiniBand or RoCE ports, by name."""
     rows = []
     for link in sorted(net.glob("*"))[:_PORTS_MOST]:
-        if number(link / "type") == 772:  # ARPHRD_LOOPBACK
+        if number_in(link / "type") == 772:  # ARPHRD_LOOPBACK
             continue
         counts = link / "statistics"
-        errors = sum(number(counts / name) or 0 for name in ("rx_errors", "tx_errors"))
-        up = text_of(link / "operstate") in ("up", "unknown")
-        rows.append(Interface(link.name, up, number(link / "carrier_changes") or 0, errors))
+        errors = sum(number_in(counts / name) or 0 for name in ("rx_errors", "tx_errors"))
+        up = text_in(link / "operstate") in ("up", "unknown")
+        rows.append(Interface(link.name, up, number_in(link / "carrier_changes") or 0, errors))
     for port in sorted(ib.glob("*/ports/*"))[:_PORTS_MOST]:
         counters = port / "counters"
-        errors = sum(number(counters / name) or 0 for name in _IB_ERRORS)
-        up = "ACTIVE" in (text_of(port / "state") or "")
+        errors = sum(number_in(counters / name) or 0 for name in _IB_ERRORS)
+        up = "ACTIVE" in (text_in(port / "state") or "")
         name = f"{port.parent.parent.name}/{port.name}"
-        rows.append(Interface(name, up, number(counters / "link_downed") or 0, errors))
+        rows.append(Interface(name, up, number_in(counters / "link_downed") or 0, errors))
     return tuple(rows)
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from lightkeeper.worker_server import run_dir, wire
 from lightkeeper.worker_server.sidecar.blocked_on import syscall_of
-from lightkeeper.worker_server.sidecar.files import levels, sized, table
+from lightkeeper.worker_server.sidecar.files import levels, numbers_in, sized
 from lightkeeper.worker_server.wire import Count
 
 # How a process ended, without being its parent; and whether memory ran out.
@@ -124,7 +124,7 @@ class OomWatch:
         return f"the OOM killer ended {kills} of its cgroup {self._where}: likely pid {self._pid}"
 
     def _count(self) -> int | None:
-        return None if self._counter is None else table(self._counter).get("oom_kill")
+        return None if self._counter is None else numbers_in(self._counter).get("oom_kill")
 
 
 # What the kernel counts of a rank: cores used, cores waited for, bytes moved. Over some seconds.
@@ -264,14 +264,14 @@ class PidfdProcess:
         return tuple(self._sent)
 
     def wait_death(self, timeout_s: float) -> bool:
-        """Whether the process is dead, waiting for it at most `timeout_s`."""
+        """True if the process is dead, waiting for it at most `timeout_s`."""
         if self._died_s is not None:
             return True
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         if not poll.poll(timeout_s * 1000):
             return False
-        if run_dir.state_of(self.pid, self._ticks) is not None:
+        if run_dir.process_state(self.pid, self._ticks) is not None:
             with contextlib.suppress(GoneError):  # it went just now
                 self._fd = _open(self.pid, self._ticks)
                 return False
@@ -338,7 +338,7 @@ class PidfdProcess:
 
 
 def _catches(status: Mapping[str, str], signum: signal.Signals) -> bool | None:
-    """Whether a process has a handler for a signal; None: not known."""
+    """True if a process has a handler for a signal; None: not known."""
     try:
         return bool(int(status["SigCgt"], 16) >> (signum - 1) & 1)
     except (KeyError, ValueError):
@@ -361,13 +361,13 @@ def _tracer(status: dict[str, str]) -> wire.Tracer | None:
 
 
 def _holds(pidfd: int, pid: int, start_ticks: int) -> bool:
-    """Whether it is a pidfd of this process (proc(5), fdinfo); of a dead one the pid is -1."""
+    """True if it is a pidfd of this process (proc(5), fdinfo); of a dead one the pid is -1."""
     try:
         words = Path(f"/proc/self/fdinfo/{pidfd}").read_text(encoding="ascii").split()
         shown = int(words[words.index("Pid:") + 1])
     except (OSError, ValueError, IndexError):
         return False
-    return shown == pid or (shown == -1 and run_dir.state_of(pid, start_ticks) is None)
+    return shown == pid or (shown == -1 and run_dir.process_state(pid, start_ticks) is None)
 
 
 def _open(pid: int, start_ticks: int) -> int:
@@ -419,7 +419,7 @@ class EvictionResult:
     """What the rank did about its kernels before; empty: it was not asked."""
 
 
-def evict(
+def end_rank(
     rank: PidfdProcess,
     view: wire.Process,
     grace_s: float,

@@ -16,7 +16,7 @@ from msgspec.json import Decoder
 from werkzeug.exceptions import HTTPException
 
 from lightkeeper.worker_server import wire
-from lightkeeper.worker_server.plain_text import shown
+from lightkeeper.worker_server.plain_text import escaped_body
 
 # -- Refusals --------------------------------------------------------------------------------------
 # Why a request cannot be answered, in one line, with its HTTP status.
@@ -82,7 +82,7 @@ def _encode(text: str) -> bytes:
     return text.encode(errors="replace")
 
 
-def refuse(exc: Exception) -> Response:
+def answer_error(exc: Exception) -> Response:
     """The answer to any exception of a route; a bug's traceback goes to the log only."""
     headers: Mapping[str, str] = {}
     match exc:
@@ -106,7 +106,7 @@ def harden(response: Response) -> Response:
     cache, no referrer, no framing.
     """
     if request.args.get("raw") != "1":
-        response.set_data(shown(response.get_data(), response.mimetype))
+        response.set_data(escaped_body(response.get_data(), response.mimetype))
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["Cache-Control"] = "no-store"
     response.headers["Referrer-Policy"] = "no-referrer"
@@ -204,7 +204,7 @@ class ReleaseOrder:
     quorum_id: wire.Count
     """Nothing is ended in any other quorum."""
     addresses: Annotated[tuple[str, ...], Meta(min_length=1)]
-    """Of the job's hosts: only connections to these are ended."""
+    """Addresses of the job's hosts: only connections to these are ended."""
     incarnation: Annotated[str, Meta(examples=["32bfd68baf"])] | UnsetType = UNSET
     """Refuse if another process has the rank's name by now."""
 

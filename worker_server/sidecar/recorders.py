@@ -54,7 +54,7 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
     def has_answered(self) -> bool:
-        """Whether data, or at least the end, has come meanwhile."""
+        """True if data, or at least the end, has come meanwhile."""
         return self.sock is None or bool(select.select([self.sock], [], [], 0)[0])
 
 
@@ -180,7 +180,7 @@ class _Head:
 
 
 class _Counts(Struct, frozen=True):
-    """Of one process group: sequence ids, as numbers or strings; -1: none."""
+    """One process group's sequence ids, as numbers or strings; -1: none."""
 
     enqueued: int = field(default=0, name="last_enqueued_collective")
     started: int = field(default=0, name="last_started_collective")
@@ -188,7 +188,7 @@ class _Counts(Struct, frozen=True):
 
 
 class RecordedHeads:
-    """Of all recorders of a rank; times are monotonic. One thread writes, any may read."""
+    """Heads by all recorders of a rank; times are monotonic. One thread writes, any may read."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, _Group | None]] = {}
@@ -263,7 +263,7 @@ def _statuses(record: Mapping[str, Any]) -> Iterator[tuple[str, _Counts]]:
 def _groups(record: Mapping[str, Any]) -> dict[str, _Group | None]:
     """The process groups that have entries, by torch's number."""
     groups: dict[str, _Group | None] = {}
-    for _, entry in numbered(read(record)):
+    for _, entry in by_record_id(read_entries(record)):
         key, seq = str(entry.pg_id), entry.collective_seq_id
         if entry.pg_id is None or seq is None or not entry.profiling_name:
             continue
@@ -348,7 +348,7 @@ class Recorders:
         self.kept: dict[str, Kept] = {MAIN: Kept()}
         """By question."""
         self.heads = RecordedHeads()
-        """Of all but the main one: gloo's status comes only with all of its entries."""
+        """By all but the main one: gloo's status comes only with all of its entries."""
         self._next_s = self._moved_s = 0.0
 
     def refresh(self, max_age_s: float, entered: int) -> None:
@@ -375,7 +375,7 @@ class Recorders:
 
     @property
     def blind(self) -> bool:
-        """Whether some heads come only with a full record."""
+        """True if some heads come only with a full record."""
         return not self.kept.keys() <= {MAIN, *_HEADERS}
 
     def look(self, moved_s: float) -> None:
@@ -417,7 +417,7 @@ class Recorders:
         return ask()
 
     def _is_mains(self, question: str) -> bool:
-        """Whether a torch without `?backend=` gave the main record again."""
+        """True if a torch without `?backend=` gave the main record again."""
         if not question.startswith(f"{MAIN}?"):
             return False
         marks, main_marks = (_marks(self.kept[name].record) for name in (question, MAIN))
@@ -434,7 +434,9 @@ def questions(handlers: Iterable[str], backends: Iterable[str]) -> Iterator[str]
 
 def _marks(record: Mapping[str, Any] | None) -> set[tuple[int, int]]:
     """Marks that no two recorders share: each has its own count, and stamps are in ns."""
-    return {(n, e.time_created_ns) for n, e in numbered(read(record)) if e.time_created_ns}
+    return {
+        (n, e.time_created_ns) for n, e in by_record_id(read_entries(record)) if e.time_created_ns
+    }
 
 
 # -- One record of torch's -------------------------------------------------------------------------
@@ -478,19 +480,19 @@ class TorchEntry(Struct):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the process group; TorchFT's are nameless."""
+        """The process group's; TorchFT's are nameless."""
         return tuple(filter(None, self.process_group or ()))
 
     @property
     def dtype(self) -> str | None:
-        """Of the first tensor, as torch's Python calls it."""
+        """The first tensor's, as torch's Python calls it."""
         first = next(iter(self.input_dtypes or self.output_dtypes or ()), None)
         name = None if first is None else first.rpartition(".")[2].lower()
         return None if name is None else _DTYPES.get(name, name)
 
     @property
     def over(self) -> bool:
-        """Whether torch says that it is over."""
+        """True if torch says that it is over."""
         return self.retired is True or self.state == "completed"
 
 
@@ -499,7 +501,7 @@ def kind_of(call: str) -> str:
     return _SAME.sub("", call.lower())
 
 
-def read(record: Mapping[str, Any] | None) -> Iterator[tuple[Any, TorchEntry | None]]:
+def read_entries(record: Mapping[str, Any] | None) -> Iterator[tuple[Any, TorchEntry | None]]:
     """Each entry, raw and parsed; None: not understood."""
     entries = record.get("entries") if isinstance(record, Mapping) else None
     for entry in entries if isinstance(entries, list | tuple) else ():
@@ -509,7 +511,9 @@ def read(record: Mapping[str, Any] | None) -> Iterator[tuple[Any, TorchEntry | N
             yield entry, None
 
 
-def numbered(entries: Iterable[tuple[Any, TorchEntry | None]]) -> Iterator[tuple[int, TorchEntry]]:
+def by_record_id(
+    entries: Iterable[tuple[Any, TorchEntry | None]],
+) -> Iterator[tuple[int, TorchEntry]]:
     """Entries that are understood and have a record id."""
     for _, entry in entries:
         if entry is not None and entry.record_id is not None:

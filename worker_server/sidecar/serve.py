@@ -38,14 +38,14 @@ from lightkeeper.worker_server.rank.settings import LOOPBACK, SettingError, Sett
 from lightkeeper.worker_server.sidecar.app import THREADS, RequestGuard, Served, make_app
 from lightkeeper.worker_server.sidecar.black_box import BlackBox
 from lightkeeper.worker_server.sidecar.host import HostView, have_port
-from lightkeeper.worker_server.sidecar.machine import keep
+from lightkeeper.worker_server.sidecar.machine import keep_witnesses
 from lightkeeper.worker_server.sidecar.metrics import make_registry
 from lightkeeper.worker_server.sidecar.process import (
     EvictionResult,
     Family,
     GoneError,
     PidfdProcess,
-    evict,
+    end_rank,
 )
 from lightkeeper.worker_server.sidecar.queries import EvictionOrder
 from lightkeeper.worker_server.sidecar.recorders import ControlPlane
@@ -92,7 +92,7 @@ class EndpointFile:
 
     @property
     def secret(self) -> str:
-        """Of the rank's incarnation."""
+        """The secret of the rank's incarnation."""
         return self._box.claim.secret
 
     def registration(self) -> wire.Registration:
@@ -128,7 +128,7 @@ class EndpointFile:
         self.publish()
 
     def allow(self, asks_again: bool) -> None:
-        """Whether dead connections to the Lighthouse may be shut."""
+        """Take the monitor's word on shutting dead connections to the Lighthouse."""
         self._box.ask_again.allowed = asks_again
 
     def complain(self, why: str) -> None:
@@ -175,7 +175,7 @@ class Registrar(threading.Thread):
         self._complaint = ""
         """The last one."""
         self._came = False
-        """Whether it was ever registered."""
+        """True if it was ever registered."""
         self._refusal = ""
         """The monitor's message for the last refusal, unless it refused only the name."""
         self._began_s = time.monotonic()
@@ -303,7 +303,7 @@ _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Between tries for a free port; in total less than the rank waits for its sidecar."""
 
 
-def listen(app: Any, settings: Settings, threads: int) -> HttpServer:
+def open_server(app: Any, settings: Settings, threads: int) -> HttpServer:
     """The server of this application, bound but not started; any port if the wanted one is taken.
 
     Raises:
@@ -440,7 +440,7 @@ _NICE = 5
 _log = logging.getLogger("lightkeeper.worker_server.sidecar")
 
 
-def serve(page_path: Path, rank_fd: int | None = None) -> int:
+def serve_rank(page_path: Path, rank_fd: int | None = None) -> int:
     """Serve the rank of this page until it is dead and the linger time is over.
 
     `rank_fd` is a pidfd that the rank passed on; the rank may have died since.
@@ -490,7 +490,7 @@ def _serve(
 
     def evict_rank(order: EvictionOrder) -> EvictionResult:
         gently = partial(box.end_gently, order.manner, order.gently_s) if order.gently_s else None
-        return evict(process, box.process(), order.grace_s, family, gently)
+        return end_rank(process, box.process(), order.grace_s, family, gently)
 
     url = ""
     registry = make_registry(box.state, lambda: url, box.follower)
@@ -502,7 +502,7 @@ def _serve(
         RequestGuard(settings, names=[box.identity.host]),
     )
     _yield_to_training()
-    server = listen(app, settings, THREADS)
+    server = open_server(app, settings, THREADS)
     url = f"{settings.scheme}://{reachable_host(settings)}:{server.port}"
     server.start()
     if settings.host_port:
@@ -512,7 +512,7 @@ def _serve(
         )  # fmt: skip
 
     if settings.machine:
-        _in_background("machine", keep, folder)
+        _in_background("machine", keep_witnesses, folder)
     unnamed: dict[str, Any] = {"unfit": home.not_ours, "hint": _HINT} if settings.unnamed else {}
     endpoint = EndpointFile(box, files, url)
     endpoint.publish()

@@ -169,7 +169,7 @@ class Taken:
     text: str
     taken_s: float
     again: bool = False
-    """Whether it was taken for an earlier request."""
+    """True if it was taken for an earlier request."""
 
 
 class ThreadLook(NamedTuple):
@@ -188,7 +188,7 @@ class ProcessLook:
     main: tuple[Call, ...]
     """Calls of the main thread, newest first."""
     owns_gil: bool
-    """Whether the main thread does."""
+    """True if the main thread does."""
     behind: ThreadLook | None = None
     """The thread that the main one waits for, if it runs the user's code."""
 
@@ -355,12 +355,12 @@ def folded(text: str) -> str:
 
 
 def _runs(calls: Iterable[Call], method: str) -> bool:
-    """Whether this method of TorchFT's Manager does."""
+    """True if this method of TorchFT's Manager does."""
     names = (c.function for c in calls if short(c.path) == "torchft/manager.py")
     return any(name.rpartition(".")[2] == method for name in names)
 
 
-def calls_of(text: str) -> tuple[Call, ...]:
+def calls_in_note(text: str) -> tuple[Call, ...]:
     """Calls of the first thread in a text from the rank's beat: the main thread's."""
     calls: list[Call] = []
     for line in text.splitlines()[1:]:
@@ -392,7 +392,7 @@ _STALL_S = 5.0
 18 ms. If longer, evidence may come after the kill."""
 _LONG_STALL_S = 30.0
 _START_STALL_S = 10.0
-"""Of a rank that has done nothing yet: it mostly imports, and peers give up after 60 s."""
+"""For a rank that has done nothing yet: it mostly imports, and peers give up after 60 s."""
 _PASSING_S = 600.0
 """For so long after an early look at a rank that then continued, there is none."""
 _AGAIN_S, _OFTEN_S, _SELDOM_S = 2.0, 5.0, 30.0
@@ -437,7 +437,7 @@ class HangWatch:
 
     def __init__(self) -> None:
         self.hanging = False
-        """Whether the rank hung at the last call."""
+        """True if the rank hung at the last call."""
         self._mark: Mark | None = None
         self.since_s = 0.0
         """When it last moved."""
@@ -446,7 +446,7 @@ class HangWatch:
         self._last_s = 0.0
         self._looks = 0
         self._early = False
-        """Whether the first look was one that a hang alone would not have made yet."""
+        """True if the first look was one that a hang alone would not have made yet."""
         self._passing_until_s = 0.0
 
     def due(
@@ -457,7 +457,7 @@ class HangWatch:
         now_s: float,
         transfers: Sequence[wire.TransferHead] = (),
     ) -> bool:
-        """Whether the rank makes no progress and it is time to look; True counts as a look."""
+        """True if the rank makes no progress and it is time to look; True counts as a look."""
         mark = mark_of(step, heads, transfers)
         if mark != self._mark:
             if self._early:

@@ -13,7 +13,12 @@ from textwrap import wrap
 from typing import Any, Final
 
 from lightkeeper.worker_server.plain_text import escaped
-from lightkeeper.worker_server.sidecar.recorders import WORLD, TorchEntry, numbered, read
+from lightkeeper.worker_server.sidecar.recorders import (
+    WORLD,
+    TorchEntry,
+    by_record_id,
+    read_entries,
+)
 from lightkeeper.worker_server.wire import (
     Connection,
     FlightRecord,
@@ -58,7 +63,7 @@ _STATE: Final[Mapping[str, str]] = {
 
 
 @singledispatch
-def render(answer: object, rows: int) -> str:
+def render_text(answer: object, rows: int) -> str:
     """The answer of an endpoint as text.
 
     Args:
@@ -151,7 +156,7 @@ def _duration(seconds: float) -> str:
 # -- state, steps, last words, host -------------------------------------------------
 
 
-@render.register
+@render_text.register
 def _(answer: StateReport, rows: int) -> str:
     lines = [_who(answer.identity, _life(answer.process))]
     for part, names in _STATE.items():
@@ -184,7 +189,7 @@ def _life(process: Process) -> str:
     return f"dead{for_s}" + (f": {how}" if how else "")
 
 
-@render.register
+@render_text.register
 def _(answer: StepLog, rows: int) -> str:
     table = [
         {
@@ -198,7 +203,7 @@ def _(answer: StepLog, rows: int) -> str:
     return _text(who, *_table(table, rows, "no step is over yet"))
 
 
-@render.register
+@render_text.register
 def _(answer: NetworkReport, rows: int) -> str:
     alive = "alive" if answer.alive else f"dead; looked at {_duration(answer.age_s)} ago"
     connections = [_fields(row, _CONNECTION) for row in answer.connections]
@@ -213,7 +218,7 @@ def _(answer: NetworkReport, rows: int) -> str:
     )
 
 
-@render.register
+@render_text.register
 def _(answer: MachineReport, rows: int) -> str:
     said = [_fields(row, _TESTIMONY) for row in answer.testimonies]
     states = [{"witness": name, "cannot read": why} for name, why in answer.witnesses.items()]
@@ -226,7 +231,7 @@ def _(answer: MachineReport, rows: int) -> str:
     )
 
 
-@render.register
+@render_text.register
 def _(answer: LastWords, rows: int) -> str:
     lines = [_who(answer.identity, _life(answer.process)), answer.ended]
     for name in ("exception", "crash", "error_file", "stderr"):
@@ -244,7 +249,7 @@ def _(answer: LastWords, rows: int) -> str:
     return _text(*lines)
 
 
-@render.register
+@render_text.register
 def _(answer: HostReport, rows: int) -> str:
     table = [_of_host(entry) for entry in answer.entries]
     return _text(f"host {answer.host}", *_table(table, rows, "no rank"))
@@ -264,7 +269,7 @@ def _of_host(entry: HostEntry) -> _Row:
 # -- flight record ---------------------------------------------------------------------------------
 
 
-@render.register
+@render_text.register
 def _(record: FlightRecord, rows: int) -> str:
     """Rank, what is unfinished, then the collectives."""
     calls = [_ring_call(entry) for entry in record.ring]
@@ -341,7 +346,7 @@ def _torch_ages(record: FlightRecord, entries: dict[int, TorchEntry]) -> Mapping
 
 
 def _torch_calls(record: FlightRecord) -> Iterator[_Row]:
-    entries = dict(numbered(read(record.torch)))
+    entries = dict(by_record_id(read_entries(record.torch)))
     ages = _torch_ages(record, entries)
     matched = {number for entry in record.ring for number in entry.torch_ids}
     oldest = max((entry.enter_age_s for entry in record.ring), default=float("inf"))

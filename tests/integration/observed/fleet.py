@@ -132,7 +132,7 @@ class Pair(Fleet):
 
     def steps(self) -> list[dict[str, Any]]:
         """The trainers' own status lines."""
-        return status.read(self.folder / "steps.jsonl")
+        return status.read_events(self.folder / "steps.jsonl")
 
     def after(self) -> list[int]:
         """Commits of each survivor without the sick group."""
@@ -162,7 +162,7 @@ class Pair(Fleet):
         """What became of every rank: its process as the kernel has it, and its launcher's word."""
         by_rank = {}
         for rank, pid in sorted(self.pids().items()):
-            lines = status.read(self.folder / "events" / f"{rank.partition('.')[0]}.jsonl")
+            lines = status.read_events(self.folder / "events" / f"{rank.partition('.')[0]}.jsonl")
             events = [line["event"] for line in lines if line["event"] != "monitor_away"]
             by_rank[rank] = f"{alive(pid)}, its launcher: {events}"
         return by_rank

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from lightkeeper.worker_server import run_dir, wire
-from lightkeeper.worker_server.sidecar.machine import FILE, Machine, keep
+from lightkeeper.worker_server.sidecar.machine import FILE, Machine, keep_witnesses
 from lightkeeper.worker_server.sidecar.witnesses.panel import Families, Seat, write
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
 from lightkeeper.worker_server.wire import Weight
@@ -196,7 +196,7 @@ class Kept:
         self.now_s, self.started, self.killed = 0.0, list[float](), list[float]()
         self._until_s, self._lives_s = until_s, lives_s
         with pytest.raises(OverError):
-            keep(folder, self._start, lambda: self.now_s, self._sleep)
+            keep_witnesses(folder, self._start, lambda: self.now_s, self._sleep)
 
     def _start(self, folder: Path) -> Any:
         self.started.append(began_s := self.now_s)
@@ -240,7 +240,7 @@ def test_one_process_serves_all_sidecars_of_a_run_directory(tmp_path: Path) -> N
 
     def second() -> None:
         with pytest.raises(OverError):
-            keep(tmp_path, stop, sleep=lambda _: None)
+            keep_witnesses(tmp_path, stop, sleep=lambda _: None)
 
     waits = threading.Thread(target=second)
     waits.start()

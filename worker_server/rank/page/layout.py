@@ -128,7 +128,7 @@ LOSS_FINITE: Final = 1
 LOSS_NOT_FINITE: Final = 2
 
 NAME_BYTES: Final = 32
-"""Of a phase, a tag or a counter, with the final NUL."""
+"""A phase's, a tag's or a counter's, with the final NUL."""
 
 MAX_PHASES: Final = 16
 FIRST_PHASES: Final = ("init", "other")

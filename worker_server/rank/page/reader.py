@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from msgspec import convert
 
 from lightkeeper.worker_server import wire
-from lightkeeper.worker_server.rank.identity import name_in_replica_id, renamed
+from lightkeeper.worker_server.rank.identity import name_in_replica_id, under_managers_name
 from lightkeeper.worker_server.rank.page import layout
 
 T = TypeVar("T")
@@ -149,22 +149,22 @@ class PageReader:
         if name == self.refused:
             name = None
         if name != self._named:
-            self._named, self._identity = name, renamed(self._launched, name)
+            self._named, self._identity = name, under_managers_name(self._launched, name)
         return self._identity
 
     @property
     def closed(self) -> bool:
-        """Whether the rank reported that its work is over."""
+        """True if the rank reported that its work is over."""
         return bool(self._words[layout.W_CLOSED] & 1)
 
     @property
     def leaving(self) -> bool:
-        """Whether its interpreter is ending."""
+        """True if its interpreter is ending."""
         return bool(self._words[layout.W_CLOSED] & 2)
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """Of all process groups that the rank has had."""
+        """Backends of all process groups that the rank has had."""
         return self._listed(layout.W_BACKENDS)
 
     @property

@@ -65,7 +65,7 @@ class CallRow:
     """What this rank counts as one: the collectives of a group, or its transfers with one peer."""
 
     index: int
-    """Of the process group."""
+    """The process group's."""
     word: int
     """Where its head begins."""
     enqueued: int = 0
@@ -98,7 +98,7 @@ class PageWriter:
     def __init__(self, buffer: mmap.mmap | bytearray) -> None:
         self._attach_buffer(buffer)
         self.group_rank = 0
-        """Of the rank whose page it is."""
+        """The number of the rank whose page it is."""
         """Its group, as its launcher names it."""
         self._lock = threading.RLock()
         self._strings: dict[str, int] = {}
@@ -647,7 +647,7 @@ class PageWriter:
 
 
 def serves_training() -> bool:
-    """Whether this is not a Python thread: autograd runs hooks in its own threads, while the
+    """True if this is not a Python thread: autograd runs hooks in its own threads, while the
     training thread waits for them in `backward`.
     """
     return isinstance(threading.current_thread(), threading._DummyThread)

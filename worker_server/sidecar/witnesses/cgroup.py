@@ -12,20 +12,20 @@ from lightkeeper.worker_server.sidecar.files import (
     Level,
     levels,
     needed,
-    number,
+    number_in,
+    numbers_in,
     sized,
-    table,
-    text_of,
+    text_in,
 )
 from lightkeeper.worker_server.sidecar.witnesses.witness import Witness
 from lightkeeper.worker_server.wire import Weight
 
 _DENIED: Final = 0.15
-"""Of the CPU time that a cgroup wanted. A loop with 0.95 cores is denied 0.045 of it, with 0.9
+"""Share of the CPU time that a cgroup wanted. A loop with 0.95 cores lacks 0.045, with 0.9
 0.094, with 0.8 0.19, with 0.5 0.5 (measured, Linux 6.18); the share of throttled periods, which
 others watch, is 0.96 or more in all of these."""
 _FILLED: Final = 0.95
-"""Of a limit, without file cache: that fills any cgroup which reads files."""
+"""Share of a limit, without file cache: that fills any cgroup which reads files."""
 _WAITED: Final = 10.0
 """Per cent of 10 s in which some task waited for a disk (on a calmer host nobody looks which rank
 does), or in which all work waited for memory, and nothing else ran."""
@@ -66,7 +66,7 @@ class Cgroup(Witness):
             self._kills(chain, [pid for pid, home in every.items() if chain[0] in home[1]])
 
     def _cpu(self, level: Level, pids: list[int]) -> None:
-        counts, cores = table(level.folder / "cpu.stat"), _cores(level.folder)
+        counts, cores = numbers_in(level.folder / "cpu.stat"), _cores(level.folder)
         waited_us = counts.get("throttled_usec", counts.get("throttled_time", 0) // 1000)
         waited_s = self.rose(("cpu", level), waited_us) / 1e6
         denied = waited_s / (waited_s + (cores or 0.0) * self.span_s) if waited_s else 0.0
@@ -80,11 +80,13 @@ class Cgroup(Witness):
     def _memory(self, level: Level, pids: list[int]) -> None:
         folder, limit = level.folder, level.limit()
         counts, kept = (
-            table(folder / "memory.events"),
-            table(folder / "memory.stat"),
+            numbers_in(folder / "memory.events"),
+            numbers_in(folder / "memory.stat"),
         )
-        met = counts.get("high", 0) + counts.get("max", number(folder / "memory.failcnt") or 0)
-        used = number(folder / "memory.current") or number(folder / "memory.usage_in_bytes") or 0
+        met = counts.get("high", 0) + counts.get("max", number_in(folder / "memory.failcnt") or 0)
+        used = (
+            number_in(folder / "memory.current") or number_in(folder / "memory.usage_in_bytes") or 0
+        )
         used -= sum(
             kept.get(f"total_{k}_file", kept.get(f"{k}_file", 0)) for k in ("active", "inactive")
         )
@@ -97,7 +99,7 @@ class Cgroup(Witness):
 
     def _kills(self, chain: tuple[Level, ...], pids: list[int]) -> None:
         folder, name = chain[0].folder, chain[0].name
-        counts = table(folder / "memory.events") or table(folder / "memory.oom_control")
+        counts = numbers_in(folder / "memory.events") or numbers_in(folder / "memory.oom_control")
         if times := self.rose(("oom", name), counts.get("oom_kill")):
             text = f"out of memory: the kernel ended a process of cgroup {name[-60:]}"
             if limited := next((level for level in chain if level.limit()), None):
@@ -107,9 +109,9 @@ class Cgroup(Witness):
 
 def _cores(folder: Path) -> float | None:
     """How many cores a cgroup may use; None: all."""
-    quota, _, period = (text_of(folder / "cpu.max") or "").partition(" ")
-    quota = quota or text_of(folder / "cpu.cfs_quota_us") or ""
-    period = period or text_of(folder / "cpu.cfs_period_us") or ""
+    quota, _, period = (text_in(folder / "cpu.max") or "").partition(" ")
+    quota = quota or text_in(folder / "cpu.cfs_quota_us") or ""
+    period = period or text_in(folder / "cpu.cfs_period_us") or ""
     return int(quota) / int(period) if quota.isdecimal() and period.isdecimal() else None
 
 
@@ -143,7 +145,7 @@ class Pressure(Witness):
         """Ranks that wait for a disk, and in which share of the samples."""
         seen = Counter[int]()
         for _ in range(_SAMPLES):
-            stats = {pid: text_of(self.root / f"proc/{pid}/stat") or "" for pid in self.ranks}
+            stats = {pid: text_in(self.root / f"proc/{pid}/stat") or "" for pid in self.ranks}
             seen.update(pid for pid, stat in stats.items() if ") D " in stat)
             self._pause(_SAMPLE_S)
         return {pid: n / _SAMPLES for pid, n in seen.items() if n >= _BLOCKED * _SAMPLES}

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from lightkeeper.worker_server.sidecar.files import needed, number, text_of
+from lightkeeper.worker_server.sidecar.files import needed, number_in, text_in
 from lightkeeper.worker_server.sidecar.witnesses.witness import Witness
 from lightkeeper.worker_server.wire import Weight
 
@@ -47,11 +47,11 @@ class Disks(Witness):
             kind, source, options = [*right.split(), "", ""][:3]
             points[device] = point = point.replace("\\040", " ")
             self._file_system(point, kind, source, "rw" in options.split(","))
-        for line in (text_of(self.root / "proc/diskstats") or "").splitlines():
+        for line in (text_in(self.root / "proc/diskstats") or "").splitlines():
             self._disk(*line.split()[2:])
         self._fuse(points)
         self._nfs()
-        drives = {f.parent.name: text_of(f) for f in self.root.glob("sys/class/nvme/nvme*/state")}
+        drives = {f.parent.name: text_in(f) for f in self.root.glob("sys/class/nvme/nvme*/state")}
         self._drives |= drives.keys()
         for name in self._drives:
             state = drives.get(name, "gone") or ""
@@ -59,13 +59,13 @@ class Disks(Witness):
                 self.saw(weight, f"nvme-{state}", f"NVMe drive {name} is {state}", device=name)
 
     def _stuck(self, code: str, device: str, text: str, for_s: float) -> None:
-        """Of the ranks those in state D wait for it; for FUSE those in one of its functions."""
+        """Ranks in state D wait for it; for FUSE those in one of its functions."""
         file, words = ("wchan", _FUSE_WAITS) if code == "fuse-stuck" else ("stat", (") D ",))
         pids = {
             pid
             for pid in self.ranks
             for task in (self.root / f"proc/{pid}/task").glob("[0-9]*")
-            if any(word in (text_of(task / file) or "") for word in words)
+            if any(word in (text_in(task / file) or "") for word in words)
         }
         weight = Weight.SLOW if pids or file == "stat" else Weight.CONTEXT
         text = f"{text} for {for_s:.0f} s"
@@ -85,16 +85,16 @@ class Disks(Witness):
     def _fuse(self, points: Mapping[str, str]) -> None:
         """A busy server has requests, too: what counts is that their number stays, and a rank."""
         for file in self.root.glob("sys/fs/fuse/connections/*/waiting"):
-            for_s = self.unchanged_s(file, number(file) or None)
+            for_s = self.unchanged_s(file, number_in(file) or None)
             if for_s >= _FUSE_S:
                 where = points.get(f"0:{file.parent.name}", "another namespace")
-                text = f"FUSE at {where[-90:]}: {number(file)} requests have had no answer"
+                text = f"FUSE at {where[-90:]}: {number_in(file)} requests have had no answer"
                 self._stuck("fuse-stuck", f"FUSE {file.parent.name}", text, for_s)
 
     def _nfs(self) -> None:
         """By the counters of each TCP transport: connections, requests sent, answers received."""
         mount = ""
-        for line in (text_of(self.root / "proc/self/mountstats") or "").splitlines():
+        for line in (text_in(self.root / "proc/self/mountstats") or "").splitlines():
             words = line.split()
             if words[:1] == ["device"]:
                 mount = f"{words[1]} at {words[4]}"

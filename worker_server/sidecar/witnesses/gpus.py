@@ -35,7 +35,7 @@ class _Gpus(Witness):
         super().__init__()
         self._why = "there is no GPU"
         self._codes = set[int]()
-        """Of the library's errors."""
+        """Codes of the library's errors."""
         self._users: dict[int, tuple[list[int], bool]] = {}
         """GPU -> its processes, and whether a rank is among them: a lost one cannot be asked."""
 
@@ -107,7 +107,7 @@ class Nvidia(_Gpus):
         return answers
 
     def _gpu(self, gpu: int) -> bool:
-        """Whether it answered anything."""
+        """True if it answered anything."""
         self._codes.clear()
         handle = self._handles.get(gpu) or self._ask("nvmlDeviceGetHandleByIndex", gpu)
         if handle is not None and gpu not in self._handles:
@@ -173,7 +173,7 @@ class Amd(_Gpus):
         return sum([self._gpu(*row) for row in enumerate(handles)])
 
     def _gpu(self, gpu: int, handle: Any) -> bool:
-        """Whether it answered anything."""
+        """True if it answered anything."""
         users = self._ask("amdsmi_get_gpu_process_list", handle) or ()
         self._used_by(gpu, [int(user["pid"]) for user in users])
         errors = self._ask("amdsmi_get_gpu_total_ecc_count", handle) or {}

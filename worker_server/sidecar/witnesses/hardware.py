@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from lightkeeper.worker_server.sidecar.files import number, table, text_of
+from lightkeeper.worker_server.sidecar.files import number_in, numbers_in, text_in
 from lightkeeper.worker_server.sidecar.network import interfaces
 from lightkeeper.worker_server.sidecar.witnesses import TABLES
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
@@ -39,9 +39,9 @@ class Counters(Witness):
         pattern, weight, code, text, up, field, once = row
         seen, was_read = set[str](), 0
         for file in sorted(self.root.glob(pattern)):
-            value = table(file).get(field) if field else number(file)
+            value = numbers_in(file).get(field) if field else number_in(file)
             was_read += value is not None
-            same = str(text_of(file.parent / once)) if once else str(file)
+            same = str(text_in(file.parent / once)) if once else str(file)
             if (times := self.rose(file, value)) and same not in seen:
                 seen.add(same)
                 device = file.parents[up].name if up >= 0 else ""
@@ -55,9 +55,9 @@ class Counters(Witness):
         """
         links: dict[str, list[tuple[str, int, int]]] = {}
         for folder in self.root.glob("sys/bus/pci/devices/*"):
-            now, most = (number(folder / f"{when}_link_width") for when in ("current", "max"))
-            if now and most and (text_of(folder / "class") or "").startswith(_GPU_OR_NIC):
-                kind = f"{text_of(folder / 'vendor')} {text_of(folder / 'device')}"
+            now, most = (number_in(folder / f"{when}_link_width") for when in ("current", "max"))
+            if now and most and (text_in(folder / "class") or "").startswith(_GPU_OR_NIC):
+                kind = f"{text_in(folder / 'vendor')} {text_in(folder / 'device')}"
                 links.setdefault(kind, []).append((folder.name, now, most))
         for alike in links.values():
             widest = max(now for _, now, _ in alike)

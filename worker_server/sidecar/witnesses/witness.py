@@ -56,7 +56,7 @@ class Witness:
         return self.said(now_s)
 
     def said(self, now_s: float) -> list[Testimony]:
-        """The same without a look; forgets what is old or too much."""
+        """What is bad, without a look; forgets what is old or too much."""
         rows = {
             key: structs.replace(row, age_s=max(0, now_s - last_s), for_s=max(0, now_s - first_s))
             for key, (first_s, last_s, row) in self._rows.items()
