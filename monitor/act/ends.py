@@ -31,7 +31,7 @@ TIMEOUT_S: Final = 2.0
 _EVERY_S: Final = 3.0
 _AT_FIRST_S: Final = 1.0
 _FIRST_S: Final = 10.0
-"""A kubelet tells why it ended a pod one or two seconds after the ranks have died."""
+"""A kubelet reports why it ended a pod one or two seconds after the ranks have died."""
 _TRIED_S: Final = 60.0
 _ASKED_S: Final = 600.0
 """Kubernetes takes 50 s to see a lost node, and 5 minutes to delete its pods."""

@@ -361,7 +361,7 @@ def _rejoined_s(history: History, incident: Incident, _: float) -> float | None:
 
 def _heard(history: History, incident: Incident) -> Incident:
     """The incident with what a scheduler says of its ranks since it was acted on: the verdict
-    stands, and its story goes on.
+    stands, and its story continues.
     """
     before = incident.verdict.evidence.get("scheduler")
     asked = incident.milestones.evict_asked_s is not None

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import requests
 
-from tests.harness import StepLog, say
+from experiments.harness import StepLog, say
 from tests.kubernetes import jobset, lab
 from tests.kubernetes.lab import KEEPER, MARK, NODES, TRAIN, LabError, kubectl, until
 

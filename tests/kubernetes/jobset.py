@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import yaml
 
-from tests.harness import say
+from experiments.harness import say
 from tests.kubernetes import lab
 from tests.kubernetes.lab import TRAIN, kubectl
 

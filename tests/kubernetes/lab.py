@@ -17,7 +17,7 @@ from typing import Any, Final
 import requests
 import yaml
 
-from tests.harness import say
+from experiments.harness import say
 
 ROOT: Final = Path(__file__).parents[2]
 SCRIPT: Final = Path(os.environ.get("LAB_SCRIPT", ROOT.parent / "shared/lab/kubernetes/lab.sh"))

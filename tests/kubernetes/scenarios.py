@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.harness import say
+from experiments.harness import say
 from tests.kubernetes import lab, measures
 from tests.kubernetes.job import CHECKPOINT_EVERY, GROUPS, Job
 from tests.kubernetes.lab import LabError, kubectl, until
