@@ -72,6 +72,8 @@ ASK_MARGIN_S: Final = 6.5
 """On top of the grace: a WorkerServer checks for up to 5 s whether the process is gone."""
 LAST_WORD_S: Final = 0.3
 """How long to wait for open answers once all ranks are gone: they only improve the story."""
+_OF_ITS_RUNG: Final = 0.9
+"""A scheduler's share of its rung's time: its last words come before that is over."""
 _LOOP_LATE_S: Final = 3.0
 """A fetch loop that is later than this is not running: the eviction fails and says so."""
 
@@ -327,7 +329,7 @@ class Asker:
                 places,
                 eviction.reason,
                 eviction.incident_id,
-                timeout_s,
+                _OF_ITS_RUNG * timeout_s,
                 lost=lost,
             )
             return Answered(Rung.SCHEDULER, name, outcome.detail, outcome.done)

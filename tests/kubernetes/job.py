@@ -18,6 +18,7 @@ from tests.kubernetes.lab import KEEPER, MARK, NODES, TRAIN, LabError, kubectl, 
 
 GROUPS: Final = ("rg_0", "rg_1")
 RANKS: Final = 2
+CHECKPOINT_EVERY: Final = 50
 _VALUES: Final = """\
 TRAIN_IMAGE={train}
 KEEPER_IMAGE={keeper}
@@ -32,7 +33,7 @@ TRAIN='{script}'
 _TRAIN: Final = """\
 -m lightkeeper.trainer.train --steps=0 --log-every=1 --step-time={step_s}
  --status-file=/checkpoints/status/$(POD_NAME).jsonl
- --checkpoint-dir=/checkpoints --checkpoint-every=50 --resume"""
+ --checkpoint-dir=/checkpoints --checkpoint-every={every} --resume"""
 """As a user's. CPU: two groups do not fit on a node of two cores beside any control plane."""
 _LAB: Final = """\
 # What this lab is not: it has no images with torch on its nodes, and its cores are few.
@@ -159,7 +160,7 @@ class Job:
         shutil.rmtree(examples, ignore_errors=True)
         shutil.copytree(lab.ROOT / "examples", examples)
         kubernetes = examples / "kubernetes"
-        script = _TRAIN.format(step_s=self.step_s)
+        script = _TRAIN.format(step_s=self.step_s, every=CHECKPOINT_EVERY)
         values = kubernetes / "my-values.env"
         values.write_text(_VALUES.format(train=TRAIN, keeper=KEEPER, ranks=RANKS, script=script))
         lab.call("sh", kubernetes / "new-overlay.sh", "my-job", str(len(GROUPS)), "1", values)

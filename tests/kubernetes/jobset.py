@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -44,9 +45,8 @@ def install() -> None:
         (folder / "Dockerfile").write_text(_DOCKERFILE)
         lab.build(_IMAGE, folder)
     lab.script("load", _IMAGE)
-    source = Path(
-        lab.call("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/jobset", **more).strip()
-    )
+    module = lab.call("go", "mod", "download", "-json", f"sigs.k8s.io/jobset@{VERSION}", **more)
+    source = Path(json.loads(module)["Dir"])
     lab.call("ip", "route", "replace", "10.96.0.0/16", "via", "172.30.0.11")
     kubectl("apply", "--server-side", "-k", source / "config/default")
     kubectl("-n", "jobset-system", "rollout", "status", "deploy/jobset-controller-manager",

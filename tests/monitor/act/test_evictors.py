@@ -209,8 +209,10 @@ class FarPods:
         self.asked = threading.Event()
         self.fenced: bool | None = None
         self.goes_on = threading.Event()
+        self.timeout_s = 0.0
 
     def remove(self, group, places, reason, incident_id, timeout_s, *, lost) -> Outcome:
+        self.timeout_s = timeout_s
         if lost is None:
             return Outcome(True, "deleted")
         for _ in range(2):
@@ -269,8 +271,10 @@ def test_a_host_whose_quarantine_the_policy_forbids_is_not_put_there(
     timeouts = replace(BRISK, lost_s=0.5)
     with closing(Bench(fleet, lighthouse, fetcher, timeouts, schedulers=(pods,))) as bench:
         out_of_sight(bench)
-        bench.evict(evict=replace(FAR, lost={Host("node1"): False}))
+        progress = bench.evict(evict=replace(FAR, lost={Host("node1"): False}))
         assert bench.quarantine.active() == ()
+    assert progress.failed == "rg_1 is gone, and not removed: kubernetes: nothing fences it"
+    assert pods.timeout_s <= 0.9 * timeouts.lost_s  # its last words come before the rung is over
 
 
 def test_a_pause_holds_what_a_scheduler_would_force_later(
