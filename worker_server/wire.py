@@ -80,6 +80,9 @@ WAITING_PHASE: Final = "communication"
 LONG_PHASES: Final = frozenset({"checkpoint", "evaluation", "compile", "init"})
 """Declared phases that may last for minutes in a healthy job."""
 
+FINISHED_PHASE: Final = "finished"
+"""Of a rank whose training is over: it may then stand still or end."""
+
 SOURCE_REPORTER: Final = "reporter"
 """Steps and phases that the training loop itself reports: only these phases keep the rule that a
 rank waits for others in `communication` and nowhere else. Other sources (a framework's callback,

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Final
 from urllib.parse import urlsplit
 
-from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.names import GroupName, RankName, ReplicaId
 from lightkeeper.worker_server.wire import UNNAMED, Claim, Identity
 
 _NO_CLAIM: Final = Claim()
@@ -44,6 +44,8 @@ class Target:
     """Whether it knows the secret of its incarnation."""
     bringer: str = ""
     """The address, or IPv6 network, from which it first registered; empty: a list of targets."""
+    trained_as: ReplicaId | None = None
+    """Its replica id once it has committed, until its work is done."""
 
     @property
     def dead(self) -> bool:
