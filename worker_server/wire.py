@@ -18,7 +18,9 @@ that nothing was said, and extra cells that a newer side added to a row.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property
@@ -1016,10 +1018,21 @@ T = TypeVar("T")
 _IDENTITY_USUAL_BYTES: Final = 1024
 """Longer ones are not cached."""
 _Object = Mapping[str, Any]
+_building: Final = threading.Lock()
+_built: set[Any] = set()
+
+
+def build(kind: Any) -> None:
+    """Have msgspec know a type: 0.22 crashes where two threads are the first to read it."""
+    if kind not in _built:
+        with _building, suppress(ValidationError):
+            convert(None, kind)
+        _built.add(kind)
 
 
 def _read(kind: type[T], data: Any, at: str = "") -> T:
     """`data` as this type; `at` says where in the answer it is."""
+    build(kind)
     try:
         return convert(data, kind)
     except (ValidationError, UnicodeEncodeError):
@@ -1161,6 +1174,7 @@ class HostReader:
     """
 
     def __init__(self) -> None:
+        build(_HostCells)
         self._hosts, self._identities = Decoder(_HostCells), Decoder(Identity)
         self._by_bytes: dict[bytes, Identity] = {}
         self.most = 1024

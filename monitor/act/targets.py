@@ -267,7 +267,7 @@ class Registry:
                 self.refused[standing] += 1
             elif (last := registration.last) is not None and not last.process.alive:
                 self._parted[identity.rank] = now_s, last
-                self._note(last)
+                self._note(identity.rank, last)
             return standing
 
     def refuse(self, address: str) -> None:
@@ -591,7 +591,7 @@ class Registry:
                 if rank in self._unheard:
                     self._unheard.discard(rank)
                     self._goes_on |= process.alive
-                self._note(report)
+                self._note(rank, report)
                 if target.dead is process.alive:
                     died_s = None if process.alive else now_s - (process.dead_age_s or 0.0)
                     self._targets[rank] = replace(self._targets[rank], died_s=died_s)
@@ -602,9 +602,9 @@ class Registry:
                     self._moved[rank] = marks, now_s
             self._part()
 
-    def _note(self, report: StateReport) -> None:
+    def _note(self, rank: RankName, report: StateReport) -> None:
         """Keep in the store as what a rank trains, for a monitor that never hears it."""
-        rank, step = report.identity.rank, report.step
+        step = report.step
         over = step is None or step.phase == FINISHED_PHASE or report.process.exit_code == 0
         trained_as = None if step is None or over or not step.commits else step.replica_id
         if (target := self._targets[rank]).trained_as != trained_as:

@@ -58,8 +58,8 @@ def _judge(history: History, group: GroupName, tracks: list[RankTrack]) -> Verdi
         kind=Kind.ABSENT,
         groups=(group,),
         reason=(
-            f"{why}{group} {gone_for}; the others train without it. It ran on {listed(hosts)}: {plural(hosts, 'its', 'their')} "
-            f"{plural(hosts, 'launcher', 'launchers')} may start it again"
+            f"{why}{group} {gone_for}; the others train without it. It ran on {listed(hosts)}: "
+            f"{plural(hosts, 'its launcher', 'their launchers')} may start it again"
         ),
         brief=f"{group} is gone and has not come back",
         confidence=Confidence.CERTAIN,
