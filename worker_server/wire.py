@@ -18,7 +18,9 @@ that nothing was said, and extra cells that a newer side added to a row.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property
@@ -80,6 +82,9 @@ WAITING_PHASE: Final = "communication"
 
 LONG_PHASES: Final = frozenset({"checkpoint", "evaluation", "compile", "init"})
 """Declared phases that may last for minutes in a healthy job."""
+
+FINISHED_PHASE: Final = "finished"
+"""Of a rank whose training is over: it may then stand still or end."""
 
 SOURCE_REPORTER: Final = "reporter"
 """Steps and phases that the training loop itself reports: only these phases keep the rule that a
@@ -1007,10 +1012,21 @@ T = TypeVar("T")
 _IDENTITY_USUAL_BYTES: Final = 1024
 """Longer ones are not cached."""
 _Object = Mapping[str, Any]
+_building: Final = threading.Lock()
+_built: set[Any] = set()
+
+
+def build(kind: Any) -> None:
+    """Have msgspec know a type: 0.22 crashes where two threads are the first to read it."""
+    if kind not in _built:
+        with _building, suppress(ValidationError):
+            convert(None, kind)
+        _built.add(kind)
 
 
 def _read(kind: type[T], data: Any, at: str = "") -> T:
     """`data` as this type; `at` says where in the answer it is."""
+    build(kind)
     try:
         return convert(data, kind)
     except (ValidationError, UnicodeEncodeError):
@@ -1152,6 +1168,7 @@ class HostReader:
     """
 
     def __init__(self) -> None:
+        build(_HostCells)
         self._hosts, self._identities = Decoder(_HostCells), Decoder(Identity)
         self._by_bytes: dict[bytes, Identity] = {}
         self.most = 1024

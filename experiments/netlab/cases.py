@@ -156,6 +156,11 @@ def _gate_gone(job: Job) -> None:
     job.lab.unplug("gate-0")
 
 
+def _group_and_lighthouse_gone(job: Job) -> None:
+    job.kill("1.0")
+    job.lab.unplug("lighthouse")
+
+
 def _one_way(job: Job) -> None:
     job.lab.lose("node-1", *(host for host in job.lab.hosts if host != "node-1"))
 
@@ -180,6 +185,13 @@ _ALL: Final = (
         "group-killed-sockets-kept", "1.0 is killed; a process that it forked keeps its sockets",
         lambda job: job.kill("1.0"), env={"FORKS": "1.0"},
         culprits=("1.0",), told_s=LOST_PAUSE_S, pause_s=LOST_PAUSE_S, evicted=("1",),
+    ),
+    Case(
+        "group-killed-no-lighthouse",
+        "the same while nobody hears the Lighthouse, which is back 15 s later",
+        _group_and_lighthouse_gone, env={"FORKS": "1.0"},
+        repair=lambda job: job.lab.plug("lighthouse"), repair_s=15.0,
+        culprits=("1.0",), told_s=LOST_PAUSE_S, pause_s=25.0, evicted=("1",),
     ),
     _pair(
         "pair-cut", "node-1 and node-2 do not hear each other",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.names import GroupName, RankName, ReplicaId
 from lightkeeper.monitor.model.plain import readable
 from lightkeeper.worker_server.wire import UNNAMED, Claim, Identity
 
@@ -39,6 +39,8 @@ class Target:
     """True if it knows the secret of its incarnation."""
     bringer: str = ""
     """The address, or IPv6 network, from which it first registered; empty: not known."""
+    trained_as: ReplicaId | None = None
+    """Its replica id once it has committed, until its work is done."""
 
     @property
     def dead(self) -> bool:

@@ -362,57 +362,59 @@ SWITCH: Final = "pause"
 
 
 class PauseSwitch:
-    """Holds the pause, if there is one. Safe to use from any thread."""
+    """Holds the pause, and the last one after its end. Safe to use from any thread."""
 
     def __init__(self, clock: Clock, store: Store) -> None:
         self._clock = clock
         self._store = store
         self._lock = threading.Lock()
-        self._pause: Pause | None = None
+        self.last: Pause | None = None
 
     def take_over(self, body: str | None) -> None:
         """Load what an earlier monitor saved; if that cannot be read, evictions are paused."""
-        pause: Pause | None = None
         try:
             pause = None if body is None else from_plain(Pause, json.loads(body))
         except (ValueError, KeyError, TypeError, RecursionError) as exc:
             log.warning("the saved pause cannot be read (%s): paused until resumed", exc)
             pause = Pause("a saved pause cannot be read", "lightkeeper", self._clock.now_s(), None)
         with self._lock:
-            self._pause = pause
+            self.last = pause
 
     def press(self, reason: str, author: str, hours: float | None) -> Pause:
         """Evict nobody from now on; pressed again, it replaces the pause."""
         now_s = self._clock.now_s()
         until_s = None if hours is None else now_s + hours * 3600.0
-        pause = Pause(reason, author, now_s, until_s)
-        with self._lock:
-            self._pause = pause
-            self._store.save_switch(SWITCH, json.dumps(to_plain(pause)))
+        pause = self._keep(Pause(reason, author, now_s, until_s))
         self._store.flush()
         log.warning("paused by %s: %s", author, reason)
         return pause
 
-    def release(self) -> Pause | None:
+    def release(self, author: str) -> Pause | None:
         """End the pause and return it; None when there was none."""
-        with self._lock:
-            pause, self._pause = self._pause, None
-            self._store.save_switch(SWITCH, None)
-        self._store.flush()
-        if pause is not None:
-            log.warning("resumed: the pause by %s is over (%s)", pause.author, pause.reason)
+        if (pause := self.current()) is not None:
+            pause = self._end(pause, author)
+            self._store.flush()
         return pause
 
     def current(self) -> Pause | None:
-        """The pause that holds now; a pause whose time is over is dropped."""
-        with self._lock:
-            pause = self._pause
-            if pause is None or pause.until_s is None or self._clock.now_s() < pause.until_s:
-                return pause
-            self._pause = None
-            self._store.save_switch(SWITCH, None)
-        log.warning("the pause by %s is over (%s)", pause.author, pause.reason)
+        """The pause that holds now."""
+        pause = self.last
+        if pause is None or pause.ended_s is not None:
+            return None
+        if pause.until_s is None or self._clock.now_s() < pause.until_s:
+            return pause
+        self._end(pause, "its time")
         return None
+
+    def _end(self, pause: Pause, by: str) -> Pause:
+        log.warning("the pause by %s is over (%s): ended by %s", pause.author, pause.reason, by)
+        return self._keep(replace(pause, ended_s=self._clock.now_s(), ended_by=by))
+
+    def _keep(self, pause: Pause) -> Pause:
+        with self._lock:
+            self.last = pause
+            self._store.save_switch(SWITCH, json.dumps(to_plain(pause)))
+        return pause
 
     def why(self) -> str | None:
         """Why nobody is evicted now, in a few words; None while nothing is paused."""

@@ -46,6 +46,7 @@ from lightkeeper.monitor.model.plain import from_plain, to_plain
 from lightkeeper.monitor.model.run import Run
 from lightkeeper.monitor.store.store import Store
 from lightkeeper.worker_server.wire import (
+    FINISHED_PHASE,
     UNNAMED,
     Claim,
     Identity,
@@ -166,6 +167,10 @@ class Registry:
         self._left: dict[RankName, str] = {}
         self._lapsed: dict[RankName, Target] = {}
         """Dropped for their silence in this run, and not replaced."""
+        self._unheard: set[RankName] = set()
+        """Restored as ranks that trained, and not heard by this monitor."""
+        self._goes_on = False
+        """Whether one of these has answered, alive: their run is not over."""
         self._run: Run | None = None
         self._dead: set[RankName] = set()
         self._gone: set[RankName] = set()
@@ -213,6 +218,7 @@ class Registry:
                 if target.rank not in self._targets:
                     self._put(target)
                     self._superseded[target.rank] = superseded
+                    self._unheard |= {target.rank} if target.trained_as else set()
                     restored += 1
         return restored
 
@@ -244,6 +250,7 @@ class Registry:
                 self.refused[standing] += 1
             elif (last := registration.last) is not None and not last.process.alive:
                 self._parted[identity.rank] = now_s, last
+                self._note(identity.rank, last)
             return standing
 
     def refuse(self, address: str) -> None:
@@ -294,18 +301,23 @@ class Registry:
             return refusal
         if fresh:
             renamed = target.process in self._processes
+            self._unheard.discard(rank)
             self._take_over(target)
             self._begin(target, new=not renamed)
         elif old is not None:
             first = old.bringer or target.bringer
-            target = replace(target, died_s=target.died_s or old.died_s, bringer=first)
+            died_s = target.died_s or old.died_s
+            target = replace(target, died_s=died_s, bringer=first, trained_as=old.trained_as)
         self._put(target)
         if self._left.get(rank) == target.identity.incarnation:
             del self._left[rank]
-        body = target_to_json(target, self._superseded.get(rank, ()))
         if old is None or replace(target, heard_s=old.heard_s, born_s=old.born_s) != old:
-            self._store.save_target(rank, body)
+            self._save(rank)
         return Registered.CURRENT
+
+    def _save(self, rank: RankName) -> None:
+        body = target_to_json(self._targets[rank], self._superseded.get(rank, ()))
+        self._store.save_target(rank, body)
 
     def _outlived(self, target: Target, old: Target | None) -> Registered | None:
         """Put off the elder of two incarnations; whether that is the one that asks."""
@@ -474,6 +486,8 @@ class Registry:
         name = RunId(f"{moment}-2" if again else moment)
         self._run = Run(name, target.identity.job, now_s, bringer=target.bringer)
         self._lapsed.clear()
+        self._unheard.clear()
+        self._goes_on = False
         self._store.save_run(self._run)
 
     @property
@@ -540,6 +554,7 @@ class Registry:
         self._parted.pop(rank, None)
         self._gone.discard(rank)
         self._dead.discard(rank)
+        self._unheard.discard(rank)
         self._store.drop_target(rank)
 
     def heard(self, reports: Mapping[RankName, StateReport]) -> None:
@@ -552,15 +567,28 @@ class Registry:
                     continue  # it has registered since the poll began
                 self._gone.discard(rank)
                 self._answered[rank] = now_s
+                if rank in self._unheard:
+                    self._unheard.discard(rank)
+                    self._goes_on |= process.alive
+                self._note(rank, report)
                 if target.dead is process.alive:
                     died_s = None if process.alive else now_s - (process.dead_age_s or 0.0)
-                    self._targets[rank] = replace(target, died_s=died_s)
+                    self._targets[rank] = replace(self._targets[rank], died_s=died_s)
                     (self._dead.discard if process.alive else self._dead.add)(rank)
                 marks = sum(head.enqueued for head in report.heads)
                 marks += 0 if report.step is None else report.step.progress
                 if self._moved.get(rank, (-1, 0.0))[0] != marks:
                     self._moved[rank] = marks, now_s
             self._part()
+
+    def _note(self, rank: RankName, report: StateReport) -> None:
+        """Keep in the store as what a rank trains, for a monitor that never hears it."""
+        step = report.step
+        over = step is None or step.phase == FINISHED_PHASE or report.process.exit_code == 0
+        trained_as = None if step is None or over or not step.commits else step.replica_id
+        if (target := self._targets[rank]).trained_as != trained_as:
+            self._targets[rank] = replace(target, trained_as=trained_as)
+            self._save(rank)
 
     def gone(self, who: Iterable[Identity]) -> None:
         """Record ranks at whose address nobody listens, or somebody else."""
@@ -578,15 +606,20 @@ class Registry:
         their run: a rank that registers in between begins the next one.
         """
         with self._lock:
+            past = bool(self._parted) or self._goes_on
             still = tuple(
-                self._as_it_parted(seen) if self._parted else seen
+                self._as_it_was(seen) if past else seen
                 for seen in observations
                 if self._is_current(seen.identity)
             )
             return still, self._run
 
-    def _as_it_parted(self, seen: Observation) -> Observation:
-        """What a rank that does not answer any more sent while it ended."""
+    def _as_it_was(self, seen: Observation) -> Observation:
+        """Of a rank that does not answer any more, what it sent while it ended; of one that this
+        monitor never heard, as what it trained.
+        """
+        if seen.rank in self._unheard and seen.report is None:
+            seen = structs.replace(seen, trained_as=self._targets[seen.rank].trained_as)
         at_s, last = self._parted.get(seen.rank, (0.0, None))
         if last is None or seen.report is not None or last.identity.life != seen.identity.life:
             return seen
@@ -633,7 +666,7 @@ class Registry:
             silent = tuple(
                 target
                 for target in self._targets.values()
-                if now_s - self._heard_s(target) > target.lease_s + LAPSE_GRACE_S
+                if now_s - self._heard_s(target) > target.lease_s + self._grace_s(target.rank)
             )
             for target in silent:
                 self._drop(target.rank)
@@ -641,6 +674,10 @@ class Registry:
             for rank in list(self._lapsed)[:-PAST_KEPT]:
                 del self._lapsed[rank]
         return silent
+
+    def _grace_s(self, rank: RankName) -> float:
+        """Twice for one that was restored without it, and is missing from its run."""
+        return LAPSE_GRACE_S * (2 if self._goes_on and rank in self._unheard else 1)
 
     def lapsed(self, group: GroupName) -> tuple[Target, ...]:
         """The targets of a group that were dropped for their silence, and nobody has replaced."""

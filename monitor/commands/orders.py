@@ -141,7 +141,7 @@ def resume(*, monitor: Monitor, as_json: bool) -> None:
     examples:
       lightkeeper resume --token-file token
     """
-    said = monitor.ask("/v1/pause", method="DELETE")
+    said = monitor.ask("/v1/pause", method="DELETE", body={"author": login()})
     tell(said, "resumed: evictions are decided again", "green", as_json=as_json)
 
 

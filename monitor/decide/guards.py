@@ -202,11 +202,9 @@ class Case:
         """True if its culprits are out of sight with their host, and a scheduler can end them:
         evictions with a budget of their own.
         """
-        view, culprits, fleet = self.view, set(self.incident.culprits), self.fleet
-        if view is None or not fleet.schedulers or fleet.lighthouse_away is not None:
-            return False
-        unseen = view.dead_for_s is None and culprits.isdisjoint(view.alive)
-        return self.incident.kind is Kind.DEAD and bool(culprits) and unseen
+        seen = self.view is not None and self.fleet.lighthouse_away is None
+        sure = self.incident.verdict.lost and bool(self.incident.culprits)
+        return seen and sure and self.fleet.schedulers
 
     @property
     def takes_nobody(self) -> bool:

@@ -43,7 +43,7 @@ from lightkeeper.monitor.detect.machine import join_machines
 from lightkeeper.monitor.detect.patience import giving_up
 from lightkeeper.monitor.detect.progress import of_last_run
 from lightkeeper.monitor.detect.self_health import Health, SelfHealth, scaled
-from lightkeeper.monitor.detect.track import FINISHED_PHASE, UNDECLARED, RankTrack
+from lightkeeper.monitor.detect.track import UNDECLARED, RankTrack
 from lightkeeper.monitor.detect.waits import build
 from lightkeeper.monitor.detect.wording import looks
 from lightkeeper.monitor.model.config import KeeperConfig
@@ -70,7 +70,7 @@ from lightkeeper.monitor.model.verdict import (
     Verdict,
 )
 from lightkeeper.monitor.model.wording import listed
-from lightkeeper.worker_server.wire import LONG_PHASES, WAITING_PHASE
+from lightkeeper.worker_server.wire import FINISHED_PHASE, LONG_PHASES, WAITING_PHASE
 
 _HOUR_S: Final = 3600.0
 
@@ -572,6 +572,7 @@ class Pipeline:
         self._tracker.take_evictions(self._history, snapshot.evictions)
         if begins:
             self._tracker.end_runs(self._history)
+        self._history.lost = self._tracker.lost()
         failures: dict[str, str] = {}
         graph = _guarded(_GRAPH, failures, lambda: build(self._history))
         seen, unknown = self._detect(graph, failures)

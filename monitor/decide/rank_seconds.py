@@ -45,12 +45,11 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from lightkeeper.monitor.detect.track import FINISHED_PHASE
 from lightkeeper.monitor.model.incident import Incident, oldest_first
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, group_of
 from lightkeeper.monitor.model.observation import Observation, Snapshot, absent
 from lightkeeper.monitor.model.verdict import RankHealth, Severity
-from lightkeeper.worker_server.wire import LONG_PHASES, StepState
+from lightkeeper.worker_server.wire import FINISHED_PHASE, LONG_PHASES, StepState
 
 if TYPE_CHECKING:  # the command line reads what this has counted, and judges nothing
     from lightkeeper.monitor.decide.pipeline import TickResult

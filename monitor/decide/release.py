@@ -2,8 +2,9 @@
 
 Theory of operation. A group is gone if its host is lost, all its processes are, or an eviction has
 put it out; and the Lighthouse must have forgotten its heartbeat, or all its ranks must be gone, so
-that the next quorum does not wait for it. Ranks of other groups that still stand in an exchange of
-a quorum with it cannot finish that exchange: TorchFT ends it at its timeout (60 s by default).
+that the next quorum does not wait for it. While there is no Lighthouse to say so, its WorkerServers
+must have seen all its processes die. Ranks of other groups that still stand in an exchange of a
+quorum with it cannot finish that exchange: TorchFT ends it at its timeout (60 s by default).
 Ending it now is what TorchFT does later, so no budget applies; but while the monitor doubts itself,
 during a pause and in observe mode nothing is ended, and no rank is asked twice in one quorum.
 """
@@ -55,25 +56,49 @@ def releases(
         doubt: why the monitor does not trust itself; None if it does.
         asked: who was asked before.
     """
-    view, config = history.lighthouse, history.config
-    held = config.observe or doubt is not None or snapshot.pause is not None
-    if view is None or held or not config.release_survivors:
+    config = history.config
+    held = config.observe or doubt is not None or snapshot.pause is not None or snapshot.alone
+    if held or not config.release_survivors:
         return ()
     orders = []
     for incident, group in _gone(history, incidents, past, policy):
-        ids = [name for name in incident.replica_ids if may_be_of(name, group)]
-        expired = view.expired.issuperset(view.ids.intersection(ids))
-        if view.ids.isdisjoint(ids) or not (expired or _all_gone(history, incident, group)):
-            continue  # the next quorum would still wait for it
+        last = _last_quorum(history, incident, group)
+        if last is None:
+            continue  # the next one would still wait for it
+        quorum_id, died_s = last
         waiting = [
             track
-            for track in _waiting(history, group, view.quorum_id)
-            if (track.identity.incarnation, view.quorum_id) not in asked
+            for track in _waiting(history, group, quorum_id)
+            if (track.identity.incarnation, quorum_id) not in asked
+            and (track.last_commit_s or 0.0) <= died_s
         ]
         if waiting:
-            asked |= {(track.identity.incarnation, view.quorum_id) for track in waiting}
-            orders.append(_order(history, incident.id, group, view.quorum_id, waiting))
+            asked |= {(track.identity.incarnation, quorum_id) for track in waiting}
+            orders.append(_order(history, incident.id, group, quorum_id, waiting))
     return tuple(orders)
+
+
+def _last_quorum(
+    history: History, incident: Incident, group: GroupName
+) -> tuple[int, float] | None:
+    """The quorum in which others may wait for a group that is gone, and when they committed last in
+    it at the latest; None: not known, or the group is not known to be gone.
+
+    A Lighthouse that is away, or has formed none since its start, cannot say: then what the dead
+    reported last does. As it counts from 1 again, a commit after their death is of another quorum.
+    """
+    view = history.lighthouse
+    if view is None or not view.ids:
+        members = history.groups().get(group, ())
+        told = {track.step.quorum_id for track in members if track.step is not None}
+        quorum_id = told.pop() if len(told) == 1 else None
+        if quorum_id is None or any(track.died_s is None for track in members):
+            return None
+        return quorum_id, max(track.death_s for track in members)
+    ids = [name for name in incident.replica_ids if may_be_of(name, group)]
+    expired = view.expired.issuperset(view.ids.intersection(ids))
+    known = not view.ids.isdisjoint(ids) and (expired or _all_gone(history, incident, group))
+    return (view.quorum_id, history.now_s) if known else None
 
 
 def _gone(

@@ -865,6 +865,11 @@ class Tracker:
             if incident.open or now_s - at_s < _HOUR_S
         )
 
+    def lost(self) -> frozenset[str]:
+        """Incarnations that open incidents say are out of sight with their hosts."""
+        lost = (incident for incident in self.open() if incident.verdict.lost)
+        return frozenset(name for incident in lost for name in incident.incarnations)
+
     def lessons(self) -> tuple[Incident, ...]:
         """Incidents that are over and ended by an eviction, one that observe mode held back, or a
         death; oldest first.

@@ -35,7 +35,8 @@ def absent(history: History) -> Iterable[Verdict]:
 def _judge(history: History, group: GroupName, tracks: list[RankTrack]) -> Iterable[Verdict]:
     left_s = max(map(_last_s, tracks))
     gone = all(track.observation is None or is_gone(track) for track in tracks)
-    trained = any(track.commits for track in tracks) and not any(map(finished, tracks))
+    trained = any(track.commits or track.trained_as for track in tracks)
+    trained = trained and not any(map(finished, tracks))
     if not gone or not trained or history.now_s - left_s < _ABSENT_S or _beats(history, tracks):
         return
     others = [t for t in history.present() if t.group != group]
@@ -44,14 +45,21 @@ def _judge(history: History, group: GroupName, tracks: list[RankTrack]) -> Itera
         return  # the job stands, or is over
     hosts = history.hosts(tuple(track.rank for track in tracks))
     said, away_s = told(history, tracks), history.now_s - left_s
+    if said is not None and said.code == "done":
+        return
     why = "" if said is None else parted(group, listed(hosts), said, away_s, history.now_s) + "; "
+    heard = any(track.report is not None for track in tracks)
+    gone_for = f"is gone for {seconds(away_s)} and has not come back"
+    if not heard:
+        gone_for = (
+            f"was there before this monitor began, and has not answered for {seconds(away_s)}"
+        )
     yield Verdict(
         kind=Kind.ABSENT,
         groups=(group,),
         reason=(
-            f"{why}{group} is gone for {seconds(away_s)} and has not come back; the "
-            f"others train without it. It ran on {listed(hosts)}: {plural(hosts, 'its', 'their')} "
-            f"{plural(hosts, 'launcher', 'launchers')} may start it again"
+            f"{why}{group} {gone_for}; the others train without it. It ran on {listed(hosts)}: "
+            f"{plural(hosts, 'its launcher', 'their launchers')} may start it again"
         ),
         brief=f"{group} is gone and has not come back",
         confidence=Confidence.CERTAIN,
@@ -66,13 +74,15 @@ def _beats(history: History, tracks: Iterable[RankTrack]) -> bool:
     not there to say.
     """
     view = history.lighthouse
-    ids = {track.step.replica_id for track in tracks if track.step is not None}
+    ids = {t.trained_as if t.step is None else t.step.replica_id for t in tracks}
     heard = () if view is None else view.heartbeat_ages_s.keys() - view.expired
     return view is None or not ids.isdisjoint(heard)
 
 
 def _last_s(track: RankTrack) -> float:
-    """When it was last known to live."""
+    """When it was last known to live, or first missed by this monitor."""
     if track.died_s is not None:
         return track.died_s
+    if track.report_s is None and track.trained_as is not None:
+        return track.first_seen_s
     return track.seen_s if track.report_s is None else track.report_s

@@ -751,7 +751,17 @@ def _is_lost(history: History, track: RankTrack) -> bool:
 def _silent_for(history: History, track: RankTrack, limit_s: float) -> bool:
     """Whether its WorkerServer has answered nothing for so long, and its work was not done."""
     silent = track.silence_s(history.now_s) >= limit_s
-    return silent and track.report is not None and not finished(track)
+    known = track.report is not None or _should_run(history, track)
+    return silent and known and not finished(track)
+
+
+def _should_run(history: History, track: RankTrack) -> bool:
+    """Whether a rank that only an earlier monitor heard is lost by that one's word, or ought to run
+    by its scheduler's. Else it may have ended in order while nobody watched.
+    """
+    said = history.ends.get(track.rank)
+    runs = said is not None and said.code in ("runs", "node-lost")
+    return track.trained_as is not None and (runs or track.identity.incarnation in history.lost)
 
 
 def _outlasts(history: History, track: RankTrack) -> bool:
@@ -796,6 +806,7 @@ def _lost(
             **{f"kernel of {edge.host}": edge.sentence() for edge in edges[:_SHOWN]},
             **dict.fromkeys(culprits, "unreachable"),
         },
+        lost=True,
     )
 
 

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
-from lightkeeper.monitor.detect.track import FINISHED_PHASE, RankTrack
+from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.model.observation import stopped
 from lightkeeper.monitor.model.wording import plural
+from lightkeeper.worker_server.wire import FINISHED_PHASE
 
 
 class End(StrEnum):

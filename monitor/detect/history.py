@@ -197,6 +197,8 @@ class History:
     """The ranks' odd connections, in the latest tick."""
     cluster: Mapping[Host, tuple[Testimony, ...]] = field(default_factory=dict)
     """What schedulers and others say of hosts, in the latest tick."""
+    lost: frozenset[str] = frozenset()
+    """Incarnations that are out of sight with their host, by open incidents."""
     ends: Mapping[RankName, Testimony] = field(default_factory=dict)
     """What schedulers say of missing ranks, in the latest tick."""
     progress: Progress = field(default_factory=Progress)
@@ -513,7 +515,7 @@ class History:
 def _told_ids(members: tuple[RankTrack, ...]) -> list[ReplicaId]:
     """Ids that a group reports, live processes first: a dead one may have had another."""
     return [
-        track.step.replica_id
+        told
         for track in sorted(members, key=lambda track: track.died_s is not None)
-        if track.step is not None and track.step.replica_id is not None
+        if (told := track.trained_as if track.step is None else track.step.replica_id) is not None
     ]

@@ -19,7 +19,6 @@ from lightkeeper.monitor.detect.pace import Sample
 from lightkeeper.monitor.detect.progress import advance
 from lightkeeper.monitor.detect.quorum_participation import Turn
 from lightkeeper.monitor.detect.track import (
-    FINISHED_PHASE,
     INSIDE,
     OUTSIDE,
     RankTrack,
@@ -29,6 +28,7 @@ from lightkeeper.monitor.detect.track import (
 from lightkeeper.monitor.model.names import GroupName
 from lightkeeper.monitor.model.observation import Observation, Snapshot
 from lightkeeper.worker_server.wire import (
+    FINISHED_PHASE,
     LONG_PHASES,
     WAIT_QUORUM,
     FlightRecord,
@@ -87,6 +87,7 @@ def _push_rank(history: History, observation: Observation) -> None:
     track.seen_s = now_s
     report = track.fresh
     if report is None:
+        track.trained_as = observation.trained_as or track.trained_as
         if track.silent_since_s is None:
             track.silent_since_s = now_s
         return

@@ -13,10 +13,16 @@ from dataclasses import dataclass
 from math import inf
 
 from lightkeeper.monitor.detect.history import History
-from lightkeeper.monitor.detect.track import FINISHED_PHASE, OUTSIDE, RUNNING, UNDECLARED, RankTrack
+from lightkeeper.monitor.detect.track import OUTSIDE, RUNNING, UNDECLARED, RankTrack
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.wording import seconds
-from lightkeeper.worker_server.wire import LONG_PHASES, WAITING_PHASE, Doing, Process
+from lightkeeper.worker_server.wire import (
+    FINISHED_PHASE,
+    LONG_PHASES,
+    WAITING_PHASE,
+    Doing,
+    Process,
+)
 
 LASTS = frozenset({Doing.COMPILE, Doing.SAVE, Doing.EVALUATE, Doing.START})
 """What may keep a healthy rank at one line for long while others wait."""

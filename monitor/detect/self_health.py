@@ -119,7 +119,7 @@ class SelfHealth:
     # -- evidence: each returns its weight, 0 when there is none or it is old --------------------
 
     def _silence(self, snapshot: Snapshot, conditions: dict[Condition, str]) -> int:
-        spoke = {seen.rank for seen in snapshot.observations if not _is_silent(seen)}
+        spoke = {s.rank for s in snapshot.observations if not _is_silent(s) or s.trained_as}
         self._heard = spoke | (self._heard & snapshot.by_rank.keys())
         # who never answered is no sign that the monitor is cut off; unless nobody ever did
         counted = [seen for seen in snapshot.observations if seen.rank in self._heard]

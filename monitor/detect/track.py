@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.names import GroupName, RankName, ReplicaId
 from lightkeeper.monitor.model.observation import Observation
 from lightkeeper.worker_server.wire import (
     ACROSS,
@@ -30,8 +30,6 @@ from lightkeeper.worker_server.wire import (
     Witness,
 )
 
-FINISHED_PHASE: Final = "finished"
-"""Reported by a rank whose training is over: it may then stand still or end."""
 OUTSIDE: Final = "outside of collectives"
 """The phase of a rank that reports none, while it is in no collective."""
 UNDECLARED: Final = "other"
@@ -55,6 +53,8 @@ class RankTrack:
     """Last tick in which the target was registered."""
     predecessor: str | None = None
     """Incarnation before this one, if this monitor saw it."""
+    trained_as: ReplicaId | None = None
+    """As `Observation.trained_as`."""
     observation: Observation | None = None
     """Of the latest tick; None once the target is unregistered."""
     report: StateReport | None = None

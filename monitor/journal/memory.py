@@ -274,6 +274,7 @@ class Writer:
             ["n", *self._report(report)],
             seen.round_trip_s,
             seen.bringer,
+            seen.trained_as,
         ]
 
     def _report(self, report: StateReport) -> list[Any]:

@@ -130,7 +130,9 @@ class Incident:
         return ends[-1] if ends else self.last_seen_s
 
 
-_OF_VERDICT: Final = ("reason", "brief", "confidence", "since_s", "victims", "evidence", "lost_s")
+_OF_VERDICT: Final = (
+    "reason", "brief", "confidence", "since_s", "victims", "evidence", "lost_s", "lost",
+)  # fmt: skip
 
 
 def oldest_first(incident: Incident) -> tuple[float, str]:

@@ -65,6 +65,9 @@ class Observation(Struct, frozen=True, gc=False):
     round_trip_s: float
     bringer: str = ""
     """Who registered it, by address; empty: not known."""
+    trained_as: ReplicaId | None = None
+    """Its replica id, if it trained for an earlier monitor, and this one has not heard it, though
+    it has heard others of that time; its work was not done by what is known."""
 
     @property
     def rank(self) -> RankName:
@@ -167,6 +170,8 @@ class Pause:
     since_s: float
     until_s: float | None
     """None: until a person lifts it."""
+    ended_s: float | None = None
+    ended_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

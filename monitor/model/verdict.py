@@ -159,6 +159,8 @@ class Verdict:
     """Hosts that are broken by what their machines testify; the culprits run there."""
     tie: tuple[GroupName, ...] = ()
     """Groups of which one has to go, whichever, for the others to train; empty: no such tie."""
+    lost: bool = False
+    """Whether its suspects are out of sight with their hosts, and not known to be dead."""
     candidates: tuple[RankName, ...] = ()
     """Sorted; one of them may be to blame. A detector need not fill it in: the culprits of an
     UNSURE verdict become candidates."""

@@ -260,7 +260,7 @@ def post_pause() -> Response:
 
 @changing.delete("/v1/pause")
 def delete_pause() -> Response:
-    ended = app_context().pause.release()
+    ended = app_context().pause.release(author_of(json_body()))
     if ended is None:
         raise HttpRefusal(404, "nothing is paused")
     return _kept({"ended": to_plain(ended)})

@@ -269,7 +269,7 @@ def _ranks_by_host() -> dict[Host, list[RankName]]:
 def policy() -> Response:
     """The policy in force, where it comes from, and what was learned."""
     context, view = app_context(), app_context().view()
-    pause, effective = context.pause.current(), context.rules.current
+    pause, last, effective = context.pause.current(), context.pause.last, context.rules.current
     learned = {} if view is None else learned_to_json(effective.config, view.result.learned)
     body = {
         "schema": SCHEMA,
@@ -277,6 +277,7 @@ def policy() -> Response:
         **effective_to_json(effective),
         "problems": list(context.rules.problems),
         "pause": None if pause is None else to_plain(pause),
+        "last_pause": None if last is None or pause is not None else to_plain(last),
         "learned": learned,
     }
     return _texted("policy", body)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:  # commands need only the words
 
 def pause_line(pause: Mapping[str, Any]) -> str:
     """The pause switch, in one line."""
+    if pause.get("ended_s") is not None:
+        who = f"the pause by {pause['author']} ({pause['reason']})"
+        return f"{pause['ended_by']} ended {who} at {utc(pause['ended_s'])}"
     until = "`lightkeeper resume`" if pause["until_s"] is None else utc(pause["until_s"])
     why = f"{pause['reason']} (nobody is evicted but by hand)"
     return f"PAUSED by {pause['author']} until {until}: {why}"

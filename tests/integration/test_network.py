@@ -35,6 +35,20 @@ def test_survivors_of_a_lost_host_commit_again_and_its_rank_alone_is_named(tmp_p
     assert {group for row in record["incidents"] for group in row["evicted"]} <= {"1"}
 
 
+def test_survivors_of_a_dead_group_do_not_wait_for_it_while_the_lighthouse_is_away(
+    tmp_path: Path,
+) -> None:
+    """They ask by the time that it is back; without their release they wait for 60 s."""
+    if why := why_not():
+        pytest.skip(why)
+    case = CASES["group-killed-no-lighthouse"]
+    record = run(case, 0, tmp_path / "lab", alone=False, settle_s=5.0)
+    assert record["pauses"].keys() == {"0.0", "2.0"}
+    for rank, row in record["pauses"].items():
+        assert row["over"] is not None, f"{rank} still stands"
+        assert row["pause"] < case.repair_s + SURVIVORS_STAND_S, rank
+
+
 def test_the_loss_of_the_gates_host_ends_nobody_once_the_gate_is_elsewhere(tmp_path: Path) -> None:
     """Without the shut connections all groups end after 62 s, by their quorum timeout."""
     if why := why_not():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from lightkeeper.monitor.journal.entries import Tick
 from lightkeeper.monitor.journal.replay import Event, Opened, Replay, find_journals, journal_events
 from lightkeeper.monitor.rulebook import Rulebook, effective, read_policy
 from lightkeeper.monitor.service import Service
+from lightkeeper.monitor.show.wording import utc
 from lightkeeper.monitor.store.store import Store
 from tests.monitor.api import TOKEN, Api, options
 from tests.monitor.doubles import HandClock
@@ -231,9 +233,15 @@ def test_a_pause_shows_everywhere_and_by_hand_goes_on(
         said.json()["note"] == "evictions are paused by alice (rack 7): this one, by hand, is not"
     )
     wait_until(lambda: not rank.alive, 10, "the rank is evicted")
-    assert api.call("DELETE", "/v1/pause", headers=TOKEN).json()["ended"] == made
-    assert api.call("DELETE", "/v1/pause", headers=TOKEN).status_code == 404
+    resume = {"headers": TOKEN, "json": {"author": "bob"}}
+    ended = api.call("DELETE", "/v1/pause", **resume).json()["ended"]
+    assert ended == made | {"ended_by": "bob", "ended_s": ended["ended_s"]}
+    assert ended["ended_s"] >= made["since_s"]
+    assert api.call("DELETE", "/v1/pause", **resume).status_code == 404
     api.tick()
+    assert api.get("/v1/policy")["last_pause"] == ended
+    said = f"bob ended the pause by alice (rack 7) at {utc(ended['ended_s'])}"
+    assert said in api.get("/v1/policy?width=0")["text"]
     assert api.get("/v1/snapshot")["pause"] is None
 
 
@@ -253,7 +261,9 @@ def test_a_pause_survives_a_restart_and_ends_with_its_hours(tmp_path: Path) -> N
     clock.advance(7200.0)
     assert again.current() is None
     store.flush()
-    assert SWITCH not in store.remembered().switches
+    again.take_over(store.remembered().switches.get(SWITCH))
+    assert again.current() is None
+    assert again.last == replace(made, ended_s=clock.now_s(), ended_by="its time")
     store.close()
 
 

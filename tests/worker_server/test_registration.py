@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
+import subprocess
+import sys
 from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -18,7 +22,7 @@ from lightkeeper.worker_server.sidecar.serve import EndpointFile, Registrar, at_
 from tests.worker_server.admissions import FakeMonitor
 from tests.worker_server.boxes import FakeBox
 from tests.worker_server.pages import identity
-from tests.worker_server.ranks import TOKEN, eventually, run_python
+from tests.worker_server.ranks import ROOT, TOKEN, environment, eventually, run_python
 
 
 def names(monitor):
@@ -397,3 +401,94 @@ def test_a_monitor_that_hangs_holds_the_end_of_a_rank_for_no_longer_than_agreed(
         pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
         done = ends(run_dir, url, "raise ValueError('bad data')", **pod)
     assert 0.25 < float(done.stdout) < 0.3 + 2.0  # a busy host
+
+
+PROCESS_1 = """
+import os, signal, sys, threading, time
+{before}
+import lightkeeper
+reporter = lightkeeper.attach()
+{after}
+while reporter.url is None:
+    time.sleep(0.01)
+print(os.getpid(), flush=True)
+{then}
+"""
+WAITS = "threading.Event().wait()"
+BUSY = "import ctypes\nwhile True: ctypes.CDLL(None).sleep(120)"
+"""In C, without the GIL."""
+OWN = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))"
+
+
+@contextmanager
+def process_1(run_dir, url, then, before="", after=""):
+    """The first process of a container without an init, and its pid outside."""
+    code = PROCESS_1.format(before=before, after=after, then=then)
+    environ = environment(run_dir, LIGHTKEEPER_MONITOR=url, LIGHTKEEPER_MACHINE="0")
+    words = ["unshare", "--pid", "--fork", "--mount", "--mount-proc", "--kill-child"]
+    done = subprocess.run([*words, "true"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no namespaces here: {done.stderr}")
+    with subprocess.Popen(
+        [*words, sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE, text=True
+    ) as outer:
+        try:
+            assert outer.stdout.readline() == "1\n"
+            children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text()
+            yield outer, int(children)
+        finally:
+            outer.kill()
+
+
+@pytest.mark.timeout(170)
+@pytest.mark.integration
+@pytest.mark.parametrize("then", [WAITS, BUSY])
+def test_process_1_without_a_handler_sends_last_words_and_ends_at_sigterm(monitor, run_dir, then):
+    """The kernel would drop it."""
+    with process_1(run_dir, monitor.url, then) as (outer, pid):
+        os.kill(pid, signal.SIGTERM)
+        assert outer.wait(60) == 128 + signal.SIGTERM
+    last = last_words(monitor)[-1]
+    assert (last.process.alive, last.process.exit_signal) == (False, "SIGTERM")
+
+
+@pytest.mark.timeout(170)
+@pytest.mark.integration
+@pytest.mark.parametrize("set_when", ["before", "after"])
+def test_process_1_with_a_handler_of_its_own_ends_as_it_likes(monitor, run_dir, set_when):
+    with process_1(run_dir, monitor.url, "time.sleep(120)", **{set_when: OWN}) as (outer, pid):
+        os.kill(pid, signal.SIGTERM)
+        assert outer.wait(60) == 7
+    last = last_words(monitor)[-1]
+    assert (last.process.exit_signal, last.process.handles_sigterm) == (None, True)
+
+
+FORKS = """
+child = os.fork()
+if not child:
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    time.sleep(120)
+    os._exit(0)
+os.kill(child, signal.SIGTERM)
+assert os.waitpid(child, 0)[1] == signal.SIGTERM
+sys.exit(3)
+"""
+
+
+@pytest.mark.timeout(170)
+@pytest.mark.integration
+def test_sigterm_ends_a_process_that_process_1_forked_and_not_process_1(monitor, run_dir):
+    with process_1(run_dir, monitor.url, FORKS) as (outer, _):
+        assert outer.wait(60) == 3
+    last = last_words(monitor)[-1]
+    assert (last.process.exit_signal, last.process.handles_sigterm) == (None, False)
+
+
+# -- the first of many ----------------------------------------------------------------------------
+
+
+@pytest.mark.integration
+def test_many_threads_may_be_the_first_to_read_a_registration():
+    """A monitor that starts hears a whole fleet at once; msgspec alone crashes it."""
+    ends = [run_python("-m", "tests.worker_server.first_read", cwd=ROOT) for _ in range(3)]
+    assert [(done.returncode, done.stderr) for done in ends] == [(0, "")] * 3

@@ -54,6 +54,8 @@ _MUTE_LOOKS = 30
 every three seconds; under a load of 21 on two cores the longest gap in 75 s was 3.1 s."""
 _LOOK_S = 0.9
 _PART_S = 0.3
+_ASKED_PART_S = 2.0
+"""After SIGTERM: nobody waits for its exit code, and Kubernetes kills it after 30 s only."""
 _PR_SET_PTRACER = 0x59616D61
 
 
@@ -177,7 +179,7 @@ class SidecarProcess:
             self._stopped_looks = self._mute_looks = 0
             self._end(pid, ticks)
 
-    def part(self) -> None:
+    def part(self, within_s: float = _PART_S) -> None:
         """Have the sidecar send how this process ends while it ends, and wait for that, but not
         long: a pod that ends takes both along. Elsewhere the sidecar outlives the rank.
         """
@@ -185,7 +187,7 @@ class SidecarProcess:
         sidecar = _sidecar_in(self._files.read_endpoint() or {}) if podded else None
         if sidecar is None:
             return
-        mark, until_s = self._files.endpoint_mark(), monotonic() + _PART_S
+        mark, until_s = self._files.endpoint_mark(), monotonic() + within_s
         with contextlib.suppress(OSError):
             if self._state(*sidecar) is not None:
                 os.kill(sidecar[0], signal.SIGUSR1)
@@ -425,9 +427,16 @@ def _start_beat(
         page.end()
         beat.stop()
         last_words.note_uncaught()
+        last_words.stand_down()
         sidecar.part()
         sidecar.let_go()
 
+    def end_by_sigterm() -> None:
+        page.end(by_sigterm=True)
+        sidecar.part(_ASKED_PART_S)
+
+    if os.getpid() == 1:
+        last_words.stand_in(end_by_sigterm)
     atexit.register(end)
     beat.start()
     return end

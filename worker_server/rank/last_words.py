@@ -10,6 +10,10 @@ Nothing here may change what the job prints or returns:
   always called.
 - faulthandler is enabled only if nobody enabled it, into a file of ours; it then lets the signal do
   what it would have done.
+- The kernel drops SIGTERM for process 1 of a container without a handler, which Kubernetes then
+  kills after its grace. There a handler of faulthandler's stands in: one in C, which works while
+  the main thread waits in C++, and which no table of Python's shows. The process ends as by SIGTERM
+  elsewhere. A handler that the program sets replaces it.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import faulthandler
 import fcntl
 import os
 import re
+import signal
 import sys
 import threading
 import traceback
@@ -149,6 +154,8 @@ _ended = False
 """True if the main thread's end is on the page: a later thread's must not replace it."""
 _hooked = False
 _crash_fd: int | None = None
+_stands_in = False
+"""Whether SIGTERM has a handler of ours."""
 _kept: str | None = None
 """The first error that TorchFT hid from the program since it last asked for a quorum."""
 
@@ -203,6 +210,44 @@ def _main_module_runs() -> bool:
     return bool(calls) and (
         len(calls) >= DEEPEST or calls[-1].name in ("<module>", "_run_module_as_main")
     )
+
+
+def stand_in(part: Callable[[], None]) -> None:
+    """At SIGTERM call this, and end; for process 1 alone, unless the program has a handler."""
+    global _stands_in  # noqa: PLW0603
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return
+    heard, says = (_move_high(end) for end in os.pipe2(os.O_CLOEXEC))
+    faulthandler.register(signal.SIGTERM, file=says, all_threads=False)
+    _stands_in = True
+
+    def end() -> None:
+        os.read(heard, 1)
+        with contextlib.suppress(Exception):
+            part()
+        os._exit(128 + signal.SIGTERM)
+
+    masks: dict[int, set[signal.Signals]] = {}
+
+    def block() -> None:
+        """Before a fork: what the child gets before the handler is gone would end this process."""
+        masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop(threading.get_ident()))
+
+    def unblock_child() -> None:
+        stand_down()
+        unblock()
+
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=unblock_child)
+    threading.Thread(target=end, name="lightkeeper-sigterm", daemon=True).start()
+
+
+def stand_down() -> None:
+    """Take the handler back, if it is still ours: at the end, and in a forked child."""
+    if _stands_in and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        faulthandler.unregister(signal.SIGTERM)
 
 
 def forget() -> None:
@@ -288,14 +333,19 @@ def _arm(path: Path) -> None:
         return
     if faulthandler.is_enabled():
         return
-    low = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
+    _crash_fd = _move_high(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
+    )
+    faulthandler.enable(file=_crash_fd, all_threads=True)
+
+
+def _move_high(low: int) -> int:
     try:
-        _crash_fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
+        return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
     except OSError:  # a low limit of open files
-        _crash_fd = os.dup(low)
+        return os.dup(low)
     finally:
         os.close(low)
-    faulthandler.enable(file=_crash_fd, all_threads=True)
 
 
 def _point(fd: int, path: Path) -> None:

@@ -154,7 +154,8 @@ class BlackBox:
         report = self.state()
         if not report.process.alive:
             return report
-        process = structs.replace(report.process, alive=False, dead_age_s=0.0)
+        signum = "SIGTERM" if self._page.ends_by_sigterm else None
+        process = structs.replace(report.process, alive=False, dead_age_s=0.0, exit_signal=signum)
         return structs.replace(report, process=process, ending=self._remains.ending(process))
 
     def _machine(self, now_s: float) -> tuple[wire.Testimony, ...]:

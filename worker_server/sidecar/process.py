@@ -308,7 +308,8 @@ class PidfdProcess:
                 handles_sigterm=self._handles_sigterm,
             )
         status = _status(self.pid)
-        if not self._handles_sigterm:  # an interpreter that exits has taken its handlers back
+        # an interpreter that exits has taken its handlers back; lightkeeper's of process 1 goes too
+        if not self._handles_sigterm or self.pid == 1:
             self._handles_sigterm = _catches(status, signal.SIGTERM)
         rss = status.get("VmRSS", "").split()
         threads = status.get("Threads", "")

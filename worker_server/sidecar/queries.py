@@ -171,6 +171,7 @@ def parameters(kind: type[_Query]) -> _Query:
     for name, values in request.args.lists():
         if len(values) > 1:
             raise RefusalError(400, f"{name!r:.80} is given more than once")
+    wire.build(kind)
     try:
         return convert(request.args.to_dict(), kind, strict=False)
     except (ValidationError, UnicodeEncodeError) as exc:
@@ -233,6 +234,7 @@ def order_in(body: bytes, kind: type[_Order], identity: wire.Identity) -> _Order
     Raises:
         RefusalError: 400, or 409 when another incarnation is meant.
     """
+    wire.build(kind)
     try:
         order = convert(Decoder(float_hook=_number).decode(body), kind)
     except ValidationError as exc:

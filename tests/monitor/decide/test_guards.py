@@ -231,7 +231,8 @@ def test_each_guard_alone_holds_the_eviction_and_says_why(guard, options, seen, 
 
 def unseen(silent_s: float = 31.0) -> Incident:
     made = incident(Kind.DEAD)
-    return replace(made, verdict=replace(made.verdict, since_s=NOW_S - silent_s, signature=""))
+    since_s = NOW_S - silent_s
+    return replace(made, verdict=replace(made.verdict, since_s=since_s, signature="", lost=True))
 
 
 def out_of_sight(**changes) -> DecisionFacts:

@@ -8,7 +8,7 @@ import pytest
 
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Eviction, Guard
-from lightkeeper.monitor.model.names import Host
+from lightkeeper.monitor.model.names import Host, RankName
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Pause, Snapshot
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.worker_server.wire import ACROSS, Connection, GroupHead, StateReport, Trouble
@@ -231,6 +231,70 @@ def test_who_waits_for_a_group_without_a_process_is_released_before_its_heartbea
     drive = of([at(20, crash("rg_1.0"))], no_new_quorum(), WAITING[0]).run(30)
     ((at_s, release), *_) = drive.releases
     assert (at_s, release.group) == (22.0, "rg_1")
+
+
+def asks(*ranks: str) -> Alter:
+    """They are in no exchange any more."""
+    return reports(lambda report: replace(report, heads=()), *ranks)
+
+
+def without_a_lighthouse(seen: Snapshot) -> Snapshot:
+    """It goes away 5 s before a group does."""
+    gone = seen.now_s - START_S >= 15
+    return replace(seen, lighthouse=LighthouseAway("connection refused")) if gone else seen
+
+
+def just_restarted(seen: Snapshot) -> Snapshot:
+    new = LighthouseView(quorum_id=0, members=(), heartbeat_ages_s={}, status="")
+    return replace(seen, lighthouse=new) if seen.now_s - START_S >= 22 else seen
+
+
+@pytest.mark.parametrize("alters", [(without_a_lighthouse,), (no_new_quorum(), just_restarted)])
+def test_without_a_lighthouse_the_dead_say_in_which_quorum_they_are_waited_for(
+    alters: tuple[Alter, ...],
+) -> None:
+    """One waits in its exchange, beside another that asks for the next quorum."""
+    script = [at(20, crash("rg_1.0"))]
+    drive = of(script, *alters, asks("rg_0.0"), stand("rg_2.0", since=21)).run(30)
+    ((at_s, release),) = drive.releases
+    assert 21.0 <= at_s <= 24.0
+    assert (release.group, [each.rank for each in release.survivors]) == ("rg_1", ["rg_2.0"])
+    assert release.quorum_id == drive.fleet.rank(RankName("rg_1.0")).quorum[0]
+
+
+def commits_since(seen: Snapshot) -> Snapshot:
+    """A rank in a quorum of the same number, which a restarted Lighthouse formed since."""
+
+    def later(report: StateReport) -> StateReport:
+        return replace(report, step=replace(report.step, last_commit_age_s=0.5))
+
+    return reports(later, "rg_0.0", "rg_2.0")(seen) if seen.now_s - START_S >= 21 else seen
+
+
+def in_other_quorums(seen: Snapshot) -> Snapshot:
+    """What the dead reported is another quorum than that of those who wait."""
+
+    def earlier(report: StateReport) -> StateReport:
+        return replace(report, step=replace(report.step, quorum_id=0))
+
+    return reports(earlier, "rg_1.0")(seen)
+
+
+@pytest.mark.parametrize(
+    ("script", "alter"),
+    [
+        pytest.param([at(20, crash("rg_1.0"))], commits_since, id="of another quorum"),
+        pytest.param([at(20, crash("rg_1.0"))], in_other_quorums, id="not that of the dead"),
+        pytest.param([at(20, hang("rg_1.0"))], lambda seen: seen, id="it lives"),
+        pytest.param(lost(), lambda seen: seen, id="nobody saw it die"),
+    ],
+)
+def test_without_a_lighthouse_nobody_is_released_who_may_wait_for_the_living(
+    script: list[At], alter: Alter
+) -> None:
+    drive = of(script, without_a_lighthouse, stand("rg_2.0", since=21), alter)
+    drive.fleet.evictor_works = False
+    assert not drive.run(60).releases
 
 
 # -- broken links ----------------------------------------------------------------------------------

@@ -163,6 +163,10 @@ class PageReader:
         return bool(self._words[layout.W_CLOSED] & 2)
 
     @property
+    def ends_by_sigterm(self) -> bool:
+        return bool(self._words[layout.W_CLOSED] & 4)
+
+    @property
     def backends(self) -> tuple[str, ...]:
         """Backends of all process groups that the rank has had."""
         return self._listed(layout.W_BACKENDS)

@@ -201,9 +201,9 @@ class PageWriter:
         """Report that the rank's work is over, so its death is no failure."""
         self._words[layout.W_CLOSED] |= 1
 
-    def end(self) -> None:
+    def end(self, *, by_sigterm: bool = False) -> None:
         """Report that the interpreter is ending: beats stop."""
-        self._words[layout.W_CLOSED] |= 2
+        self._words[layout.W_CLOSED] |= 6 if by_sigterm else 2
 
     def write_text(self, word: int, text: str) -> None:
         """Store a text: put its string number into this word of the header."""
