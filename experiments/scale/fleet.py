@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from experiments.scale.hostile import odd_state
 from lightkeeper.worker_server import wire
-from tests.sim.hostile import odd_state
 
 STEP_S: Final = 1.0
 _COMPUTES: Final = 0.8
