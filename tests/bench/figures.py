@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from experiments.pages import table
 from experiments.plot import Plot
 
 Row = Mapping[str, Any]
@@ -55,8 +56,7 @@ def render(rows: Sequence[Row], matrix: Sequence[Row]) -> str:
 
 
 def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    rows = [heads, ["---"] * len(heads), *lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return table(heads, lines).rstrip()
 
 
 def _of(rows: Sequence[Row], what: str) -> list[Row]:
