@@ -105,7 +105,7 @@ cuts: setup  ## 200 cuts between real managers and their gate or Lighthouse, at 
 	$(BIN)/python -m tests.monitor.gate.cuts $(ARGS)
 
 matrix-versions: setup  ## the tests that versions can break on {torch 2.13, 2.15} x {TorchFT 0.2.0, nightly}, in venvs outside of the tree; writes docs/versions.md (hours, 12 GB; ARGS="--torch 2.15.0")
-	$(BIN)/python -m tests.versions $(ARGS)
+	$(BIN)/python -m experiments.versions $(ARGS)
 
 loss-band: setup  ## loss of a run with evictions beside one without, same seed; evidence/README.md (6 minutes)
 	LIGHTKEEPER_COMMAND="make loss-band" $(BIN)/python -m experiments loss-band $(ARGS)

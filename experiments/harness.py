@@ -201,7 +201,7 @@ def run_all(
             say(f"   {case.key}: NOT MADE: {exc}")
             runner.broke()
             return False
-        append(out, row)
+        row = append(out, row)
         say(f"   {experiment.told(row)}")
         return not experiment.failed(row)
 
@@ -223,8 +223,8 @@ def run_all(
 # -- results -------------------------------------------------------------------------------------
 
 
-def append(path: Path, row: Row) -> None:
-    """One more line; whole or not at all."""
+def append(path: Path, row: Row) -> Row:
+    """One more line, whole or not at all: the row, and how it was made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     more = {
         "machine": machine(),
@@ -238,6 +238,7 @@ def append(path: Path, row: Row) -> None:
         os.write(descriptor, line.encode())
     finally:
         os.close(descriptor)
+    return {**row, **more}
 
 
 def read(path: Path) -> list[Row]:

@@ -83,7 +83,7 @@ _BUSY: Final = (
     "tests/monitor/model/",
     "tests/monitor/offline/",
     "tests/monitor/records/",
-    "tests/sim/",
+    "tests/experiments/test_weeks.py",
 )
 """No groups, and after them: they import torch, or wait for nothing."""
 

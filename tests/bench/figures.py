@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
+
+from experiments.pages import table
+from experiments.plot import Plot
 
 Row = Mapping[str, Any]
 COMMAND: Final = (
@@ -54,8 +56,7 @@ def render(rows: Sequence[Row], matrix: Sequence[Row]) -> str:
 
 
 def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    rows = [heads, ["---"] * len(heads), *lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return table(heads, lines).rstrip()
 
 
 def _of(rows: Sequence[Row], what: str) -> list[Row]:
@@ -186,10 +187,6 @@ def _recoveries(rows: Sequence[Row]) -> str:
 
 # -- the plot -------------------------------------------------------------------------------------
 
-_TITLE: Final = "Seconds to load a state over loopback, by its size"
-_WIDTH: Final = 640
-_HEIGHT: Final = 400
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 150, 50, 60
 _LINES: Final = (("took_s", "TorchFT's load", "#1f77b4"), ("yard_s", "plain socket", "#7f7f7f"))
 
 
@@ -197,77 +194,17 @@ def plot(rows: Sequence[Row]) -> str:
     """Seconds of a load against the size of the state, both by powers of ten."""
     mine = sorted(_of(rows, "load"), key=lambda row: row["bytes"])
     seconds = [took_s for row in mine for name, _, _ in _LINES for took_s in row[name]]
-    frame = _Frame(
-        [row["bytes"] for row in mine],
-        (10.0 ** math.floor(math.log10(min(seconds))), 10.0 ** math.ceil(math.log10(max(seconds)))),
+    powers = math.floor(math.log10(min(seconds))), math.ceil(math.log10(max(seconds)))
+    picture = Plot(
+        "Seconds to load a state over loopback, by its size", (mine[0]["bytes"], mine[-1]["bytes"]),
+        (10.0 ** powers[0], 10.0 ** powers[1]), by_powers=True,
+    )  # fmt: skip
+    picture.axes(
+        [(row["bytes"], f"{row['size_mb']} MB") for row in mine],
+        [(10.0**power, f"{10.0**power:g} s") for power in range(powers[0], powers[1] + 1)],
+        "bytes of the state; lines: medians, dots: each try",
     )
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}">',
-        f"<desc>{escape(COMMAND)}</desc>",
-        '<g font-family="sans-serif" font-size="12">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{_LEFT}" y="24" font-size="14">{_TITLE}</text>',
-        *frame.axes(mine),
-    ]
     for name, text, colour in _LINES:
-        parts += _line(frame, mine, name, text, colour)
-    return "\n".join([*parts, "</g>", "</svg>", ""])
-
-
-class _Frame:
-    """From bytes and seconds to points."""
-
-    def __init__(self, sizes: Sequence[int], seconds: tuple[float, float]) -> None:
-        self._first, self._last = math.log(min(sizes)), math.log(max(sizes))
-        self.least_s, self.most_s = seconds
-
-    def x(self, nbytes: float) -> float:
-        share = (math.log(nbytes) - self._first) / ((self._last - self._first) or 1.0)
-        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * share
-
-    def y(self, seconds: float) -> float:
-        span = math.log(self.most_s / self.least_s) or 1.0
-        return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (math.log(self.most_s / seconds) / span)
-
-    def axes(self, rows: Sequence[Row]) -> list[str]:
-        right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
-        parts = []
-        power = round(math.log10(self.least_s))
-        while power <= round(math.log10(self.most_s)):
-            y = self.y(10.0**power)
-            parts.append(
-                f'<path d="M{_LEFT} {y:.1f}H{right}" stroke="#ddd"/>'
-                f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{10.0**power:g} s</text>'
-            )
-            power += 1
-        for row in rows:
-            x = self.x(row["bytes"])
-            size = f"{row['size_mb']} MB" if row["size_mb"] < 1000 else "1 GB"
-            parts.append(
-                f'<path d="M{x:.1f} {bottom}v5" stroke="black"/>'
-                f'<text x="{x:.1f}" y="{bottom + 20}" text-anchor="middle">{size}</text>'
-            )
-        parts.append(f'<path d="M{_LEFT} {_TOP}V{bottom}H{right}" stroke="black" fill="none"/>')
-        middle = (_LEFT + right) / 2
-        parts.append(
-            f'<text x="{middle:.1f}" y="{bottom + 42}" text-anchor="middle">'
-            "bytes of the state; lines: medians, dots: each try</text>"
-        )
-        return parts
-
-
-def _line(frame: _Frame, rows: Sequence[Row], name: str, text: str, colour: str) -> list[str]:
-    points = [(frame.x(row["bytes"]), frame.y(median(row[name]))) for row in rows]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    dots = [
-        f'<circle cx="{frame.x(row["bytes"]):.1f}" cy="{frame.y(seconds):.1f}" r="2.5" '
-        f'fill="{colour}" fill-opacity="0.5"/>'
-        for row in rows
-        for seconds in row[name]
-    ]
-    end_x, end_y = points[-1]
-    return [
-        f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>',
-        *dots,
-        f'<text x="{end_x + 10:.1f}" y="{end_y + 4:.1f}" fill="{colour}">{escape(text)}</text>',
-    ]
+        tries = [(row["bytes"], took_s) for row in mine for took_s in row[name]]
+        picture.line([(row["bytes"], median(row[name])) for row in mine], colour, text, tries)
+    return picture.svg(COMMAND)

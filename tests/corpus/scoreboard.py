@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from experiments.pages import table
 from tests.corpus.ask import EVERY, FIRST, NVRX, OURS, Result, ask, ours
 from tests.corpus.cases import Case, coordinates
 from tests.corpus.rivals import PREFIX, Answer, Rival, missed, readings
@@ -174,11 +175,6 @@ def percent(value: float) -> str:
     return "-" if value != value else f"{100 * value:.1f} %"
 
 
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
-
-
 Axis = Callable[[Case], str]
 AXES: Mapping[str, Axis] = {
     "parallelism": lambda case: case.layout,
@@ -233,7 +229,7 @@ class Board:
                 percent(tally.kinds) if tool == OURS else "-", str(tally.unusable),
             ])  # fmt: skip
         quiet = f"\n\nIn {self.alarms[0]} of {self.alarms[1]} healthy cases lightkeeper reports "
-        return table(head, rows) + quiet + "something (accusing somebody or not)."
+        return table(head, rows).rstrip() + quiet + "something (accusing somebody or not)."
 
     def sliced(self, axes: list[str]) -> str:
         tools = self.tools()
@@ -252,7 +248,7 @@ class Board:
                     t = self.tallies[tool, axis, value]
                     row += [percent(t.exact), percent(t.wrong)]
                 rows.append(row)
-        return table(head, rows)
+        return table(head, rows).rstrip()
 
 
 # -- real records, with known culprits -------------------------------------------------------------
@@ -309,7 +305,7 @@ def write(board: Board, out: Path, command: str) -> None:
         total=board.total(),
         kinds=board.sliced(["kind"]),
         axes=board.sliced(list(AXES)),
-        real=table(["record", "truth", *board.tools()], real_rows(board.tools())),
+        real=table(["record", "truth", *board.tools()], real_rows(board.tools())).rstrip(),
         misses="\n".join(board.misses) or "None.",
     )
     out.write_text(text)

@@ -1,11 +1,9 @@
-"""What the campaign does without a fleet: the plan, the judgement, the page."""
+"""What the campaign does without a fleet: the plan and the judgement."""
 
 from __future__ import annotations
 
 import pytest
 
-from experiments import harness
-from experiments.campaign import page
 from experiments.campaign.classes import CLASSES, Run, plan
 from experiments.campaign.judge import judge
 from experiments.watch import Seen
@@ -158,25 +156,3 @@ def test_an_eviction_of_another_group_is_on_record():
     line = judge(a_run(), seen(incident("rg_0.0", evict_asked_s=103.0)), STRUCK)
 
     assert line["evicted_wrongly"] == ["rg_0"]
-
-
-# -- results and page ------------------------------------------------------------------------
-
-
-def a_line(tmp_path, *incidents, **more):
-    out = tmp_path / "campaign.jsonl"
-    line = {**judge(a_run(), seen(*incidents), STRUCK), "exits": [["rg_1", 8.0, 1]], **more}
-    harness.append(out, line)
-    return out
-
-
-def test_the_page_has_a_row_a_class_and_tells_each_miss(tmp_path):
-    a_line(tmp_path, incident("rg_1.1"))
-    out = a_line(tmp_path, incident("rg_1.0"), key="hang-data#1@5")
-
-    text = page.made(out)
-
-    assert "| hang-data | sleeps or loops in Python, in phase data | 2 | 2/2 |" in text
-    assert "- culprits exact, kind right and nobody else accused: 1/2 " in text
-    assert "not_entered of rg_1.1 (certain): because [+1.0 s pending]" in text
-    assert "launches that ended: rg_1 1 at +8.0 s" in text

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from experiments.field import acts, page
+from experiments.field import acts
 from experiments.field.cases import CASES, PATTERNS, SCRIPTS, Case, Family, Fate, Launch, lines
 from experiments.field.fleet import RANK_STEP, Tail
 from experiments.field.judge import Verdict, is_, judge, main_incident, said
@@ -444,24 +444,7 @@ def test_a_strict_case_has_half_the_time_to_tell_a_stand() -> None:
     assert untold([[0.0, 40.0]], [(33.0, 40.0)], 30.0) == []
 
 
-# -- page, logs, switch ------------------------------------------------------------------------
-
-
-def test_the_page_has_the_sentence_and_every_miss() -> None:
-    wrong = record(
-        key="lock#1",
-        number=1,
-        evicted={"0": 61.0},
-        verdict="healthy evicted",
-        because="0 at 61.0 s",
-    )
-    text = page.render([record(verdict="exact", because=""), wrong])
-    assert "1.0 hangs in Metrics.log_step (tools.py:47)" in text
-    assert "culprits exact: 1/2" in text
-    assert (
-        "- `lock#1` (a lock is never released: an early return): **healthy evicted**: 0 at 61.0 s"
-        in text
-    )
+# -- logs, switch ------------------------------------------------------------------------------
 
 
 def test_a_tail_tells_who_moves(tmp_path: Path) -> None:

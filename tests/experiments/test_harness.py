@@ -43,7 +43,7 @@ class Coin(Experiment):
         return row["verdict"]
 
     def told(self, row):
-        return row["key"]
+        return f"{row['key']} at a load of {row['load']}"
 
     def page(self, out):
         return pages.table(["key"], [[row["key"]] for row in harness.read(out)])

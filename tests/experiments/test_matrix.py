@@ -9,7 +9,6 @@ import pytest
 from experiments.fleet import JOIN_TIMEOUT_MS, Setting
 from experiments.matrix.cases import FAULTS, HARD, Case, plan
 from experiments.matrix.measure import measure, over, problems, resumed_s, usual_s
-from experiments.matrix.page import render
 
 STRUCK_S = 100.0
 WITH = Case("hang", False, Setting("3x1"))
@@ -126,10 +125,3 @@ def test_the_plan_has_every_fault_with_and_without_and_no_gate_alone():
     hard = 2 * (3 + 2)  # a rogue launcher is of no interest where nobody evicts
     assert len(cases) == len({case.key for case in cases}) == plain + hard
     assert not any(case.setting.gate and not case.setting.keeper for case in cases)
-
-
-def test_the_page_shows_every_row():
-    result = row(ALONE, HEALTHY)
-    line = {**result, "problems": [], "load": 1.0, "machine": "2 cores", "code": "abc"}
-    page = render([line])
-    assert "| hang | up | nobody | - | - | - | - | - | - | host-2, - | 1 | none |" in page

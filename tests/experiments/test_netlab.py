@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from experiments.netlab import page
 from experiments.netlab.cases import CASES, SHAPES
 from experiments.netlab.judge import Verdict, judge, told_s
 from experiments.netlab.runner import pace, pause, released
@@ -113,20 +112,3 @@ def test_ranks_have_the_hosts_that_the_shape_says() -> None:
         named = {*case.culprits, *case.also, *case.goes_on}
         assert named <= set(SHAPES[case.shape].places), case.name
         json.dumps(case.truth())
-
-
-def test_the_page_has_a_row_a_case_with_torchft_alone_beside_it_and_what_is_not_good() -> None:
-    stands = {"0.0": {"pause": 90.0, "over": None}}
-    text = page.render([
-        record(), record(pause_s=9.0, key="host-lost#1"), record(alone=True, pause_s=60.3),
-        record("pair-cut", named={}, incidents=[], told=None),
-        record("pair-cut", alone=True, pauses=stands),
-    ])  # fmt: skip
-    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `")]
-    assert [row[2:7] for row in rows] == [
-        ["2/2", "8.5 (9.0)", "60.3", "6.0", "0.20 -> 0.25"],
-        ["0/1", "8.0", "90.0+", "-, 1 never", "0.20 -> 0.25"],
-    ]
-    assert "*its host node-1 is lost*" in rows[0][-1]
-    assert "- `pair-cut#0`: **missed**" in text
-    assert "host-lost#" not in text.partition("## Not good")[2]

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
 
+from experiments.scale.fleet import Fleet
 from lightkeeper.monitor.act.http import Answer, Question, Tokens
 from lightkeeper.monitor.act.launches import Target
 from lightkeeper.monitor.act.poller import Poller
@@ -43,7 +44,6 @@ from lightkeeper.worker_server import wire
 from tests.fuzz.games import NUMBERS, ODD, RAW, TEXTS, places
 from tests.monitor.api import app_context
 from tests.monitor.doubles import HandClock
-from tests.sim.fleet import Fleet
 
 RANKS: Final = 32
 ODD_HOSTS: Final = 1

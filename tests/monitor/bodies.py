@@ -141,7 +141,7 @@ def status(view: View, not_ready: str = "") -> dict[str, Any]:
     return body
 
 
-class FakeMonitor(FakeServer):
+class ServedView(FakeServer):
     """Answers as a monitor does; what it sees is changed while it is served."""
 
     def __init__(self, view: View) -> None:

@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from experiments.weeks.weeks import Weeks, told
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Hold, Release
+from tests.experiments.test_scale import judged
+from tests.experiments.test_weeks import one_of_each
 from tests.monitor import fleet as sim
 from tests.monitor.fakes import FakeFleet, FakeLighthouse
 from tests.monitor.fleet import At, Drive, Fault, SimFleet
 from tests.monitor.journal.tape import Tape
 from tests.monitor.process import Training
-from tests.sim.test_scale import judged
-from tests.sim.test_weeks import one_of_each
-from tests.sim.weeks import Weeks, told
 from tests.worker_server.ranks import TOKEN, RankUnderTest
 
 __all__ = [

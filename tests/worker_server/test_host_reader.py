@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from experiments.scale.fleet import Fleet
 from lightkeeper.worker_server import wire
-from tests.sim.fleet import Fleet
 
 
 def odd_answers() -> dict[str, Any]:

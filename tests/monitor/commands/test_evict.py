@@ -16,7 +16,7 @@ from lightkeeper.monitor.commands import orders
 from lightkeeper.monitor.service import Service
 from tests.http_server import Handler
 from tests.monitor.api import options
-from tests.monitor.bodies import FakeMonitor, observed
+from tests.monitor.bodies import ServedView, observed
 from tests.monitor.bodies import fleet as view_of
 from tests.monitor.fakes import FakeFleet, FakeLighthouse
 
@@ -41,7 +41,7 @@ def words(service: Service, tmp_path: Path, group: str, *more: str) -> list[str]
     return ["evict", group, "--monitor", service.url, "--token-file", token, *more]
 
 
-class Evicting(FakeMonitor):
+class Evicting(ServedView):
     """Each look at the incidents shows the next state of the eviction."""
 
     def __init__(self, states: list[dict[str, Any]]) -> None:
@@ -159,7 +159,7 @@ def test_of_the_only_group_it_says_that_this_ends_the_job_and_asks_so(
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
     groups = [observed(name, 0, each=1) for name in ("rg_0", *others)]
-    with contextlib.closing(FakeMonitor(view_of(*groups))) as monitor:
+    with contextlib.closing(ServedView(view_of(*groups))) as monitor:
         assert main(["evict", "rg_0", "--monitor", monitor.url]) == 1
     assert capsys.readouterr().err == f"{asks}error: nobody was evicted\n"
 

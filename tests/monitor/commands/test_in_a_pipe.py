@@ -10,19 +10,19 @@ import pytest
 from lightkeeper.monitor.cli import main
 from lightkeeper.monitor.model.names import GroupName
 from tests.changed import replace
-from tests.monitor.bodies import FakeMonitor, hung, many, trains
+from tests.monitor.bodies import ServedView, hung, many, trains
 from tests.monitor.commands.calling import Command
 
 
 @pytest.fixture
-def monitor(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMonitor]:
-    made = FakeMonitor(hung())
+def monitor(monkeypatch: pytest.MonkeyPatch) -> Iterator[ServedView]:
+    made = ServedView(hung())
     monkeypatch.setenv("LIGHTKEEPER_MONITOR", made.url)
     yield made
     made.close()
 
 
-def test_ranks(monitor: FakeMonitor, command: Command) -> None:
+def test_ranks(monitor: ServedView, command: Command) -> None:
     assert (
         command("get", "ranks", "--unhealthy")
         == """\
@@ -32,7 +32,7 @@ rg_1.1  stalled      node1  data             14s     120        -        -      
     )
 
 
-def test_what_a_limit_leaves_out_is_said_beside_the_rows(monitor: FakeMonitor, capsys) -> None:
+def test_what_a_limit_leaves_out_is_said_beside_the_rows(monitor: ServedView, capsys) -> None:
     monitor.view = many(1250, 8)
     assert main(["get", "ranks", "--sort", "busy", "--limit", "1"]) == 0
     out, err = capsys.readouterr()
@@ -42,7 +42,7 @@ def test_what_a_limit_leaves_out_is_said_beside_the_rows(monitor: FakeMonitor, c
 
 @pytest.mark.parametrize("what", ["ranks", "groups", "hosts"])
 def test_json_is_what_the_monitor_said_filtered_and_sorted(
-    what: str, monitor: FakeMonitor, command: Command
+    what: str, monitor: ServedView, command: Command
 ) -> None:
     body = command.json("get", what, "--host", "node1")
     assert body["schema"] == 1
@@ -51,14 +51,14 @@ def test_json_is_what_the_monitor_said_filtered_and_sorted(
 
 
 def test_a_group_is_shown_by_the_name_that_commands_take(
-    monitor: FakeMonitor, command: Command
+    monitor: ServedView, command: Command
 ) -> None:
     groups = [replace(hung().groups[0], group=GroupName("my_0"), launched_as=GroupName("0"))]
     monitor.view.__dict__["groups"] = groups
     assert command("get", "groups").splitlines()[1].split()[0] == "my_0"
 
 
-def test_groups_and_hosts(monitor: FakeMonitor, command: Command) -> None:
+def test_groups_and_hosts(monitor: ServedView, command: Command) -> None:
     assert (
         command("get", "groups", "--sort", "health")
         == """\
@@ -78,7 +78,7 @@ node0  waiting       1      2     -          0          0  no     -             
     )
 
 
-def test_incidents_and_what_they_came_to(monitor: FakeMonitor, command: Command) -> None:
+def test_incidents_and_what_they_came_to(monitor: ServedView, command: Command) -> None:
     heads, row, *totals = command("incidents", "list").splitlines()
     assert re.split("  +", heads) == [
         "id", "since", "kind", "state", "severity", "who", "outcome", "lost", "what",
@@ -95,7 +95,7 @@ def test_incidents_and_what_they_came_to(monitor: FakeMonitor, command: Command)
     assert "kind is 'x', expected one of dead, " in said
 
 
-def test_quarantine(monitor: FakeMonitor, command: Command) -> None:
+def test_quarantine(monitor: ServedView, command: Command) -> None:
     assert (
         command("quarantine", "list")
         == """\
@@ -112,7 +112,7 @@ when                     what   until     by           incident  why
     )
 
 
-def test_tables_in_a_pipe_have_no_lines_around_them(monitor: FakeMonitor, command: Command) -> None:
+def test_tables_in_a_pipe_have_no_lines_around_them(monitor: ServedView, command: Command) -> None:
     for words in (["status"], ["get", "ranks"]):
         text = command(*words)
         assert text.isascii()
@@ -120,7 +120,7 @@ def test_tables_in_a_pipe_have_no_lines_around_them(monitor: FakeMonitor, comman
 
 
 @pytest.mark.parametrize(("view", "status"), [(trains(), 0), (hung(), 3)], ids=["trains", "hangs"])
-def test_check_is_for_scripts(view, status: int, monitor: FakeMonitor, command: Command) -> None:
+def test_check_is_for_scripts(view, status: int, monitor: ServedView, command: Command) -> None:
     monitor.view = view
     command("status", "--check", status=status)
     command("status", "--check", "--format", "json", status=status)
@@ -128,7 +128,7 @@ def test_check_is_for_scripts(view, status: int, monitor: FakeMonitor, command: 
 
 
 def test_a_monitor_that_knows_no_status_is_said_to_be_older(
-    monitor: FakeMonitor, command: Command
+    monitor: ServedView, command: Command
 ) -> None:
     monitor.status = "/v0/status"
     said = command.refused("status", status=1)
@@ -146,7 +146,7 @@ def test_a_policy_file_is_checked_for_programs(tmp_path, command: Command) -> No
     assert (bad["ok"], len(bad["problems"])) == (False, 1)
 
 
-def test_what_cannot_be_is_one_line(monitor: FakeMonitor, command: Command) -> None:
+def test_what_cannot_be_is_one_line(monitor: ServedView, command: Command) -> None:
     line = "top needs a terminal; in a pipe: lightkeeper get ranks --sort busy --limit 20"
     assert line in command.refused("top")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.monitor.bodies import FakeMonitor, hung, trains
+from tests.monitor.bodies import ServedView, hung, trains
 from tests.monitor.commands.terminal import terminal
 from tests.monitor.process import lightkeeper
 from tests.waiting import wait_for
@@ -16,13 +16,13 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def monitor() -> Iterator[FakeMonitor]:
-    made = FakeMonitor(hung())
+def monitor() -> Iterator[ServedView]:
+    made = ServedView(hung())
     yield made
     made.close()
 
 
-def test_top_follows_the_window_and_puts_all_back(monitor: FakeMonitor) -> None:
+def test_top_follows_the_window_and_puts_all_back(monitor: ServedView) -> None:
     with terminal("top", "--every", "0.2", "--monitor", monitor.url) as screen:
         screen.until("4 of 4 ranks by busy")
         screen.resize(60, 9)
@@ -36,7 +36,7 @@ def test_top_follows_the_window_and_puts_all_back(monitor: FakeMonitor) -> None:
         assert screen.put_back()
 
 
-def test_a_monitor_that_goes_away_is_said_and_what_was_seen_stays(monitor: FakeMonitor) -> None:
+def test_a_monitor_that_goes_away_is_said_and_what_was_seen_stays(monitor: ServedView) -> None:
     with terminal("top", "--every", "0.2", "--monitor", monitor.url) as screen:
         screen.until("rg_1.1 stands still")
         monitor.refuse = True
@@ -57,7 +57,7 @@ def test_a_monitor_that_goes_away_is_said_and_what_was_seen_stays(monitor: FakeM
     ids=["Ctrl-C", "SIGTERM", "SIGHUP"],
 )
 def test_however_it_ends_the_terminal_is_put_back(
-    number: signal.Signals, status: int, monitor: FakeMonitor
+    number: signal.Signals, status: int, monitor: ServedView
 ) -> None:
     with terminal("top", "--monitor", monitor.url) as screen:
         screen.until("4 of 4 ranks by busy")
@@ -67,7 +67,7 @@ def test_however_it_ends_the_terminal_is_put_back(
         assert "Traceback" not in screen.raw
 
 
-def test_no_colour_where_nobody_wants_any(monitor: FakeMonitor) -> None:
+def test_no_colour_where_nobody_wants_any(monitor: ServedView) -> None:
     with terminal("status", "--monitor", monitor.url, NO_COLOR="1") as screen:
         assert screen.ended() == 0
         wait_for(lambda: "ranks" in screen.raw, within_s=5, what="the answer")
@@ -77,7 +77,7 @@ def test_no_colour_where_nobody_wants_any(monitor: FakeMonitor) -> None:
         wait_for(lambda: "\x1b[1;31m" in screen.raw, within_s=5, what="a colour")
 
 
-def test_a_pipe_gets_no_screen(monitor: FakeMonitor) -> None:
+def test_a_pipe_gets_no_screen(monitor: ServedView) -> None:
     refused = lightkeeper("top", "--monitor", monitor.url)
     assert (refused.returncode, refused.stdout) == (2, "")
     plain = lightkeeper("status", "--monitor", monitor.url)

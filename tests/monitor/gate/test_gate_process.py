@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import requests
 
 from lightkeeper.worker_server.wire import GATE_ANSWER, PATH_GATE
-from tests.monitor.gate.groups import Gate, Group, Lighthouse, all_commit_more, running, torchft
+from tests.monitor.gate.groups import Gate, Group, Lighthouse, all_commit_more, running
 from tests.ports import free_port
 from tests.waiting import wait_for
 
@@ -80,19 +79,6 @@ def test_a_refused_replica_is_out_as_soon_as_its_heartbeats_have_aged(
         whole(groups)
 
 
-def test_who_is_refused_is_told_why(fresh: tuple[Lighthouse, Gate]) -> None:
-    _, gate = fresh
-    gate.deny(denial("replica", "rg_1:a"), denial("host", "node-7"))
-    client = torchft().LighthouseClient(gate.url, timedelta(seconds=5))
-    with pytest.raises(RuntimeError, match="rg_1:a is refused: hang of rg_1"):
-        client.quorum("rg_1:a", timedelta(seconds=5), address="http://node-1:1")
-    with pytest.raises(RuntimeError, match="host node-7 is quarantined: hang of rg_1"):
-        client.quorum("rg_9:a", timedelta(seconds=5), address="http://node-7:1")
-    with pytest.raises(RuntimeError, match="host node-7 is quarantined"):
-        client.heartbeat("rg_9:a", timedelta(seconds=5))
-    client.heartbeat("rg_2:a", timedelta(seconds=5))
-
-
 def test_a_quarantined_group_stays_out_and_its_new_incarnation_waits_to_be_admitted(
     fresh: tuple[Lighthouse, Gate],
 ) -> None:
@@ -147,40 +133,6 @@ def test_a_lighthouse_that_is_killed_and_comes_back_ends_nobody(
         all_commit_more(groups, 3)
         for group in groups:
             assert min(group.members[-3:]) == 3, "nobody trained alone"
-
-
-def test_after_a_restart_of_the_lighthouse_no_quorum_id_comes_again(
-    fresh: tuple[Lighthouse, Gate],
-) -> None:
-    """Managers meet at a place named after it, which still holds the former quorum's addresses."""
-    lighthouse, gate = fresh
-    groups = train(gate, ["rg_0:a", "rg_1:a", "rg_2:a"])
-    with running(*groups):
-        whole(groups)
-        groups[2].stop()
-        wait_for(lambda: groups[0].members[-1] == 2, within_s=10, what="two go on")
-        groups[0].commits_more(3)
-        before = max(groups[0].quorum_ids)
-        count = groups[0].commits
-        lighthouse.kill()
-        wait_for(lambda: gate.view()["lighthouse_up"] is False, within_s=5, what="it is missed")
-        lighthouse.start()
-        with running(late := Group("rg_3:a", gate.url).start()):
-            wait_for(lambda: late.members[-1:] == [3], within_s=10, what="another one is let in")
-            late.commits_more(3)
-            groups[0].commits_more(3)
-        after = list(zip(groups[0].quorum_ids, groups[0].members, strict=False))[count + 2 :]
-        assert min(number for number, _ in after) >= before
-        assert len({number for number, _ in after}) == len(set(after)), "one id, one quorum"
-        assert max(number for number, _ in after) > before
-
-
-def test_the_list_outlives_the_gate(fresh: tuple[Lighthouse, Gate]) -> None:
-    _, gate = fresh
-    gate.deny(denial("replica", "rg_1:a"), denial("host", "old", until_s=time.time() - 5))
-    gate.stop()
-    gate.start()
-    assert [d["name"] for d in gate.view()["denied"]] == ["rg_1:a"]
 
 
 def test_without_a_token_nobody_is_denied() -> None:

@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.integration
 def test_a_hang_is_named_beside_3000_bad_clients_and_155_odd_states() -> None:
     command = [
-        sys.executable, "-m", "tests.sim", "320", "--seconds", "90", "--hang", "--until-named",
-        "--hostile",
+        sys.executable, "-m", "experiments.scale", "320", "--seconds", "90", "--hang",
+        "--until-named", "--hostile",
     ]  # fmt: skip
     done = subprocess.run(
         command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=180

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from experiments.scale.hostile import odd_state
 from lightkeeper.monitor.act.launches import Target
 from lightkeeper.monitor.act.targets import target_to_json
 from lightkeeper.monitor.model.names import RunId
@@ -24,7 +25,6 @@ from lightkeeper.monitor.model.run import Run
 from lightkeeper.monitor.store.store import Store
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.wire import parse_identity
-from tests.sim.hostile import odd_state
 
 STEP_S: Final = 1.0
 _COMPUTES: Final = 0.8

@@ -1,6 +1,6 @@
 """The page of versions: results replace results, and prose stays."""
 
-from tests.versions import page
+from experiments.versions import page
 
 PART = {"passed": 3, "skipped": 1, "failed": [], "seconds": 9}
 

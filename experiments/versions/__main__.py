@@ -1,4 +1,4 @@
-"""`python -m tests.versions`: the tests that versions can break, in a venv for each pair of them.
+"""`python -m experiments.versions`: the tests that versions can break, in a venv for each pair.
 
 Venvs are made outside of the tree and kept (a CUDA build of torch is 5.5 GB). Each pair's results
 are a line in evidence/versions.jsonl; docs/versions.md is made of the latest line of each pair.
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from experiments import harness
-from tests.versions import page
+from experiments.versions import page
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 HOURS_S: Final = 3 * 3600.0
@@ -57,7 +57,7 @@ class Pair:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    top = argparse.ArgumentParser(prog="tests.versions", description=__doc__)
+    top = argparse.ArgumentParser(prog="experiments.versions", description=__doc__)
     add = top.add_argument
     add("--torch", nargs="+", default=TORCHES, metavar="VERSION")
     add("--torchft", nargs="+", default=TORCHFTS, metavar="VERSION", help="or `nightly`")

@@ -1,4 +1,4 @@
-"""`python -m tests.sim RANKS`: a real monitor over a simulated fleet on real HTTP; what it costs.
+"""`python -m experiments.scale RANKS`: what a monitor costs, over a simulated fleet on real HTTP.
 
 A fleet in this process, a monitor in its own (observing, a file of targets). Prints one JSON
 object: CPU seconds of the monitor per second, its memory, how many ranks it saw a tick, how long
@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from experiments.scale.fleet import Fleet
+from experiments.scale.hostile import ODD_STATES, crowd
 from tests.ports import free_port
-from tests.sim.fleet import Fleet
-from tests.sim.hostile import ODD_STATES, crowd
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _READER: Final = """
@@ -49,7 +49,7 @@ _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 def main() -> int:
     """One fleet."""
-    top = argparse.ArgumentParser(prog="tests.sim", description=__doc__)
+    top = argparse.ArgumentParser(prog="experiments.scale", description=__doc__)
     top.add_argument("ranks", type=int)
     top.add_argument("--tick", type=float, default=1.0, metavar="S")
     top.add_argument("--seconds", type=float, default=30.0, metavar="S")

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from experiments.scale.fleet import Fleet
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.incident import State
@@ -14,7 +15,6 @@ from lightkeeper.monitor.model.observation import (
     Snapshot,
 )
 from lightkeeper.worker_server import wire
-from tests.sim.fleet import Fleet
 
 HANG_AT, TICKS = 8, 28
 

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
+from experiments.weeks.faults import CAUSES, NOBODY, OFTEN, SHOWS, WORTHY, Fault, timeline
+from experiments.weeks.weeks import Weeks, told
 from tests.fuzz import wire
 from tests.fuzz.games import explore
-from tests.sim.faults import CAUSES, NOBODY, OFTEN, SHOWS, WORTHY, Fault, timeline
-from tests.sim.weeks import Weeks, told
 
 DAY_S = 86_400.0
 

@@ -1,17 +1,17 @@
-"""`python -m tests.sim.weeks --ranks 16384 --days 28 --seed 1`: weeks of a large fleet in minutes.
+"""`python -m experiments.weeks --ranks 16384 --days 28`: weeks of a large fleet in minutes.
 
 The real pipeline (history, detectors, tracker, policy with its guards and budgets), the real
 quarantine, and the real orders to evict, over a simulated fleet and what happens to one
-(`tests.sim.faults`), on a virtual clock: nobody sleeps. Each accusation and each eviction is held
-against the truth.
+(`experiments.weeks.faults`), on a virtual clock: nobody sleeps. Each accusation and each eviction
+is held against the truth.
 
 **What is left out, and why the result holds.**
 
 - *Quiet time.* Between two events all ranks step as they did before; `LongFleet.skip` moves the
   fleet on by whole steps, and the pipeline's next snapshot is hours later. Its memory, budgets,
   lessons and quarantines stay, and age. Ticked one by one are each event until nothing has changed
-  for a while, and healthy windows at random. `tests/sim/test_weeks.py` runs the same hours with and
-  without skipping: the same accusations and evictions.
+  for a while, and healthy windows at random. `tests/experiments/test_weeks.py` runs the same hours
+  with and without skipping: the same accusations and evictions.
 - *Groups to which nothing happens.* Simulated are some groups with all their ranks (`--sample`
   ranks). What happens anywhere in the fleet happens to them, in turn; after each, its group comes
   back on hosts of other names, as it stands for another group then. So budgets, cool-downs and
@@ -44,6 +44,8 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
 
+from experiments.weeks.faults import DAY_S, NOBODY, STOPS, WORTHY, Fault, timeline
+from experiments.weeks.long import A_HOST, START_S, LongFleet
 from lightkeeper.monitor.act import quarantine as offences
 from lightkeeper.monitor.act.evictor import deny_launchers
 from lightkeeper.monitor.act.quarantine import Quarantine
@@ -73,8 +75,6 @@ from tests.monitor.fleet import (
     stop,
 )
 from tests.monitor.fleet.rank import START_S as BEGAN_S
-from tests.sim.faults import DAY_S, NOBODY, STOPS, WORTHY, Fault, timeline
-from tests.sim.long import A_HOST, START_S, LongFleet
 
 TIMEOUT_S: Final = 125.0
 """After which survivors of a hang have crashed, with TorchFT's defaults (docs, measured)."""
@@ -721,7 +721,7 @@ def table(report: dict[str, Any]) -> str:
 
 def main() -> int:
     """One run; the exit status says whether it was good enough."""
-    top = argparse.ArgumentParser(prog="tests.sim.weeks", description="Weeks of a large fleet.")
+    top = argparse.ArgumentParser(prog="experiments.weeks", description="Weeks of a large fleet.")
     top.add_argument("--ranks", type=int, default=16_384)
     top.add_argument("--days", type=float, default=28.0)
     top.add_argument("--seed", type=int, default=1)
@@ -744,7 +744,3 @@ def main() -> int:
     print(json.dumps({key: value for key, value in report.items() if key != "rows"}, indent=1))
     good = (report["root_precision"] or 1.0) >= 0.99
     return 0 if good and not report["wrong_evictions"] and not report["missed"] else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

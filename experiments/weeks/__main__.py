@@ -1,0 +1,5 @@
+"""`python -m experiments.weeks --help`."""
+
+from experiments.weeks.weeks import main
+
+raise SystemExit(main())
