@@ -132,7 +132,7 @@ class TempoBook:
 
 
 def _stood(pace_s: float, last: _Mark, mark: _Mark) -> bool:
-    """Whether there was a standstill since the last mark: a mean over it is no pace."""
+    """True if there was a standstill since the last mark: a mean over it is no pace."""
     more_s = mark.at_s - last.at_s - pace_s * (mark.steps - last.steps)
     return more_s > max(STOOD_S, STOOD_STEPS * pace_s)
 

@@ -52,17 +52,17 @@ class AppContext:
     tick_s: float
     version: str
     bound_here: bool = True
-    """Whether only this machine can reach the monitor."""
+    """True if only this machine can reach the monitor."""
     names: tuple[str, ...] = ()
-    """Of this monitor, besides the machine's."""
+    """Names of this monitor, besides the machine's."""
     loopback: bool = True
-    """Whether who can reach it here may read ranks: bound here, and reads are not closed."""
+    """True if who can reach it here may read ranks: bound here, and reads are not closed."""
     open_reads: bool = False
-    """Whether anybody who can reach the monitor may read ranks through it."""
+    """True if anybody who can reach the monitor may read ranks through it."""
     journal: Path | None = None
     """Folder of the journal, for `replay`."""
     standing: Callable[[], LeaseStanding | None] = lambda: None
-    """Whether this monitor acts; None: it does not share its store."""
+    """Says if this monitor acts; None: it does not share its store."""
     unsaved: Callable[[], str | None] = lambda: None
     """Why the store takes no writes; None: it does."""
     bundle: Callable[[IncidentId], Path | None] = lambda _: None
@@ -70,7 +70,7 @@ class AppContext:
     stacks: Callable[[IncidentId], BundleStacks] = lambda _: BundleStacks()
     """What its page shows of it."""
     is_own: Callable[[str], bool] = lambda _: False
-    """Whether a URL leads to this monitor itself."""
+    """True if a URL leads to this monitor itself."""
     ended: Callable[[], str | None] = lambda: None
     """The part that ended although it must not: the process is about to end too."""
     bodies: Latest[bytes] = field(default_factory=Latest)

@@ -103,7 +103,7 @@ def _freed(row: DecisionRow) -> bool:
 
 
 def _training(report: IncidentReport) -> Fact:
-    """Whether the job trains, judged only by commits that were seen."""
+    """Does the job train? Judged only by commits that were seen."""
     incident, marks = report.incident, report.incident.milestones
     groups, committed = _names(incident.groups), (marks.rejoined_s, marks.survivor_commit_s)
     if incident.open and (committed == (None, None) or incident.training is Training.STANDS):

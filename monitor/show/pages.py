@@ -50,7 +50,7 @@ class PagePlace:
     kind: str
     name: str = ""
     by_host: bool = False
-    """Whether the fleet's grid is grouped by host."""
+    """True if the fleet's grid is grouped by host."""
 
 
 class FleetIndex:
@@ -99,11 +99,11 @@ class Context:
     fleet: FleetIndex
     place: PagePlace
     guarded: bool = False
-    """Whether pages of ranks need the token; a link does not carry it."""
+    """True if pages of ranks need the token; a link does not carry it."""
     why_not: str | None = None
     """Why nothing can be changed from here; None: it can, with the token."""
     history: tuple[QuarantineEvent, ...] = ()
-    """Of this page's group or host, newest first."""
+    """What happened to this page's group or host, newest first."""
     tick_s: float = 1.0
 
     @property
@@ -244,11 +244,11 @@ class _Crowd:
     ranks: Sequence[Observation]
     group: GroupView | None
     states: tuple[str, ...]
-    """Of the ranks."""
+    """One for each rank."""
     shown: str
     """The state of the whole."""
     held_out: bool
-    """Whether it is in quarantine."""
+    """True if it is in quarantine."""
 
     @property
     def flags(self) -> list[str]:

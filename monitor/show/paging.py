@@ -90,9 +90,9 @@ class Pages:
 _PAGES: Final = "lightkeeper.pages"
 _TABLES: Final = ("steps", "flight_recorder", "last_words", "network")
 _ROWS: Final = 200
-"""Of a rank's table on a page, the newest."""
+"""Rows of a rank's table on a page, the newest."""
 _SHOWN_CHARS: Final = 150_000
-"""Of a rank's answer on a page; the raw text has the rest."""
+"""Characters of a rank's answer on a page; the raw text has the rest."""
 _HTML: Final = "text/html; charset=utf-8"
 ON_CALL: Final = Path(__file__).resolve().parents[2] / "docs" / "on-call.md"
 """A section for each alert; the same place in a checkout and in a wheel."""

@@ -71,7 +71,7 @@ _STUCK_LEAST_S = 120.0
 
 
 reading = Blueprint("reading", __name__)
-"""For people, launchers and Prometheus."""
+"""What people, launchers and Prometheus read."""
 
 
 @reading.get("/v1/snapshot")
@@ -182,14 +182,14 @@ def _status() -> dict[str, Any]:
 
 
 def status_text() -> Response:
-    """The same for clients without HTML, such as curl."""
+    """The status as text, for clients without HTML such as curl."""
     lines = [*_screen("status", _status()), _INDEX.format(url=request.host_url.rstrip("/"))]
     return Response("\n".join(lines), content_type=_PLAIN)
 
 
 @reading.get("/v1/admission")
 def admission() -> Response:
-    """Whether a launcher may start a group on a host."""
+    """May a launcher start this group on this host?"""
     host, group = request.args.get("host", ""), request.args.get("group", "")
     if not host:
         raise HttpRefusal(400, "say which host: /v1/admission?host=HOST&group=GROUP")

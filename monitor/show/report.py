@@ -348,7 +348,7 @@ class MonitorVerdict:
         )
 
     def body(self) -> dict[str, Any]:
-        """For programs."""
+        """The JSON of it."""
         plain, ranks = incident_to_json(self.incident), list(self.suspects)
         return {
             "bundle": self.path,

@@ -78,7 +78,7 @@ def parse_bind(text: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address bound to `host`."""
+    """True if only this machine can reach an address bound to `host`."""
     if host == "localhost":
         return True
     try:
@@ -88,7 +88,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_here(url: str, port: int) -> bool:
-    """Whether a URL leads to this port of this machine, however its address is written.
+    """True if a URL leads to this port of this machine, however its address is written.
 
     A name is looked up if the port is the same.
     """

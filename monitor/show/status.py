@@ -90,7 +90,7 @@ WORDS: Final = {
 
 
 def training(view: View, headline: Headline) -> Answer:
-    """Whether steps are committed, and what is wrong if anything."""
+    """Are steps committed, and what is wrong if anything?"""
     ended = ended_of(view)
     then = headline.next
     text = f"{headline.says}, {then[:1].lower()}{then[1:]}" if then else headline.says
@@ -179,7 +179,7 @@ def _busiest(view: View) -> str:
 
 
 def keeper(view: View) -> Answer:
-    """Whether it acts, and what it did in the last hour."""
+    """Does it act, and what did it do in the last hour?"""
     word, text = _mode(view)
     lately = choose(view.incidents, {"since": "1h"}, view.snapshot.now_s)[:_RECENT]
     evicted = [r for r in map(view.report, lately) if r.account.outcome in _HOW]
