@@ -21,6 +21,7 @@ from lightkeeper.monitor.model.eviction import Scope
 from lightkeeper.monitor.show.answers import (
     AppContext,
     HttpRefusal,
+    Latest,
     answer,
     app_context,
     check_reader,
@@ -32,7 +33,6 @@ from lightkeeper.monitor.show.incident_page import (
     incident_text,
     incidents_page,
 )
-from lightkeeper.monitor.show.latest import Latest
 from lightkeeper.monitor.show.pages import (
     FLEET,
     GROUPS,

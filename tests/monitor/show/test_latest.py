@@ -10,9 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from lightkeeper.monitor.show import latest as making
-from lightkeeper.monitor.show.answers import dump
-from lightkeeper.monitor.show.latest import Latest
+from lightkeeper.monitor.show import answers as making
+from lightkeeper.monitor.show.answers import Latest, dump
 from lightkeeper.monitor.show.pages import FLEET, Context, PagePlace
 from lightkeeper.monitor.show.paging import Pages
 from tests.page.views import crowd
