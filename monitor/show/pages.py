@@ -32,8 +32,7 @@ from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
 from lightkeeper.monitor.model.quarantine import HostRecord
 from lightkeeper.monitor.model.run import TrendPoint
 from lightkeeper.monitor.model.units import counted, natural, plain
-from lightkeeper.monitor.model.wording import Face
-from lightkeeper.monitor.show.incident_page import title
+from lightkeeper.monitor.model.wording import Face, title_of
 from lightkeeper.monitor.show.templating import macro, render
 from lightkeeper.monitor.show.wording import EVICTING, LOOKS, ORDER, UNKNOWN, states_of, worst
 
@@ -144,7 +143,7 @@ def made_of(
         title=page_title, every_s=max(_LEAST_S, context.tick_s),
         now_s=context.fleet.now_s, name=context.place.name, headline=context.fleet.headline,
         away=isinstance(context.view.snapshot.lighthouse, LighthouseAway),
-        exists=exists, title_of=title, trouble_of=trouble_of, SOURCES=SOURCES, **values,
+        exists=exists, title_of=title_of, trouble_of=trouble_of, SOURCES=SOURCES, **values,
     )  # fmt: skip
     return Page(html, 200 if exists else 404)
 
@@ -204,7 +203,7 @@ def _tab(fleet: FleetIndex) -> str:
     headline = fleet.headline
     lead = next((incident for incident, _ in fleet.faces if incident.id == headline.incident), None)
     if lead is not None:
-        return f"{headline.label} {title(lead)}"
+        return f"{headline.label} {title_of(lead)}"
     ticks = headline.state in (JobState.LATE, JobState.PAUSING, JobState.STALLING)
     return headline.label.rstrip(":") if ticks else str(headline)
 
