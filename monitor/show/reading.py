@@ -284,8 +284,20 @@ def policy() -> Response:
 
 @reading.get("/v1/sd")
 def service_discovery() -> Response:
-    """Targets for Prometheus' `http_sd`."""
-    return Response(dump(_discovery()), content_type="application/json")
+    """Prometheus' `http_sd`: always all targets, so that evicted ones vanish there too."""
+    entries, run = [], app_context().registry.run
+    for target in app_context().registry.targets():
+        identity = target.identity
+        scheme, _, address = target.url.partition("://")
+        labels = {
+            "__scheme__": scheme,
+            "job_id": identity.job,
+            "run": "" if run is None else run.id,
+            "replica_group": identity.group,
+            "rank": str(identity.group_rank),
+        }
+        entries.append({"targets": [address.partition("/")[0]], "labels": labels})
+    return Response(dump(entries), content_type="application/json")
 
 
 @reading.get("/metrics")
@@ -371,23 +383,6 @@ def _rendered(name: str, render: Callable[[View], Mapping[str, Any]]) -> Respons
     return Response(body, content_type="application/json")
 
 
-def _discovery() -> list[dict[str, Any]]:
-    """Prometheus `http_sd`: always all targets, so that evicted ones vanish there too."""
-    entries, run = [], app_context().registry.run
-    for target in app_context().registry.targets():
-        identity = target.identity
-        scheme, _, address = target.url.partition("://")
-        labels = {
-            "__scheme__": scheme,
-            "job_id": identity.job,
-            "run": "" if run is None else run.id,
-            "replica_group": identity.group,
-            "rank": str(identity.group_rank),
-        }
-        entries.append({"targets": [address.partition("/")[0]], "labels": labels})
-    return entries
-
-
 # -- A rank's own endpoints, for browsers that can reach the monitor but not the rank -------------
 # The monitor asks with its token, so it asks only for clients that may read the rank: on loopback
 # all, bound to anything else those with the token, unless it was started with --open-reads.
@@ -452,20 +447,15 @@ def said_by(rank: str, what: str, parameters: Mapping[str, str]) -> Response:
     page = _PAGES.get(what)
     if page is None:
         raise HttpRefusal(404, f"no such page of a rank: {what}, expected {', '.join(_PAGES)}")
-    target = _target(rank)
+    target = app_context().registry.get(RankName(rank))
+    if target is None:
+        raise HttpRefusal(404, f"no such rank: {rank}")
     if not _places.acquire(blocking=False):
         raise HttpRefusal(503, f"{_AT_ONCE} such requests are under way: try again")
     try:
         return _pass(target, page, parameters)
     finally:
         _places.release()
-
-
-def _target(rank: str) -> Target:
-    target = app_context().registry.get(RankName(rank))
-    if target is None:
-        raise HttpRefusal(404, f"no such rank: {rank}")
-    return target
 
 
 def _pass(target: Target, page: _Page, parameters: Mapping[str, str]) -> Response:
