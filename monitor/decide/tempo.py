@@ -154,7 +154,7 @@ def median_step_s(tempos: Mapping[RankName, Tempo]) -> float | None:
 
 
 # -- the last hour -----------------------------------------------------------------------------
-# What the page draws as sparklines.
+# What the page draws as a line of bars.
 #
 # One point of the whole job every `EVERY_S`, `KEPT` of them: 360 points an hour, however large the
 # fleet is. It begins with the monitor; Prometheus has the longer history.
@@ -170,12 +170,9 @@ class TrendBook:
         self._points: deque[TrendPoint] = deque(maxlen=KEPT)
         self._shown: tuple[TrendPoint, ...] = ()
 
-    def push(self, snapshot: Snapshot, tempos: Mapping[RankName, Tempo]) -> tuple[TrendPoint, ...]:
+    def push(self, now_s: float, tempos: Mapping[RankName, Tempo]) -> tuple[TrendPoint, ...]:
         """The points, oldest first."""
-        now_s = snapshot.now_s
         if not self._points or now_s - self._points[-1].at_s >= EVERY_S:
-            steps = (seen.step.step for seen in snapshot.observations if seen.step is not None)
-            point = TrendPoint(now_s, max(steps, default=None), median_step_s(tempos))
-            self._points.append(point)
+            self._points.append(TrendPoint(now_s, median_step_s(tempos)))
             self._shown = tuple(self._points)
         return self._shown

@@ -390,6 +390,8 @@ _ROWS: Final = 40
 
 @dataclass(frozen=True)  # no slots: a cached property needs `__dict__`
 class Report:
+    """What the records of a job say, and beside it what the monitor said when it saved them."""
+
     job: Job
     analysis: Analysis
     bundle: Bundle | None = field(default=None)
