@@ -29,6 +29,7 @@ from lightkeeper.monitor.model.names import GroupName, IncidentId
 from lightkeeper.monitor.model.units import clean
 from lightkeeper.monitor.rulebook import Rulebook
 from lightkeeper.monitor.show.incident_page import BundleStacks
+from lightkeeper.monitor.show.pages import Page
 from lightkeeper.monitor.store.lease import LeaseStanding
 from lightkeeper.worker_server.http_server import names_us
 
@@ -133,6 +134,7 @@ class AppContext:
     """The part that ended although it must not: the process is about to end too."""
     bodies: Latest[bytes] = field(default_factory=Latest)
     """JSON that is made once a view, for all requests."""
+    pages: Latest[Page] = field(default_factory=Latest)
 
     @property
     def tokens(self) -> Tokens:
