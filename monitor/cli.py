@@ -150,10 +150,10 @@ cli: Final = Commands(
                 "runs": Ours("commands.status:runs", "every start of the job"),
             }}),
             "incidents": Commands("what went wrong, and what was done", {"Commands": {
-                "list": Ours("commands.incidents:list_incidents",
+                "list": Ours("commands.status:list_incidents",
                              "the latest, and what they came to"),
-                "show": Ours("commands.incidents:show_incident", "one, with its story"),
-                "close": Ours("commands.incidents:close_incident",
+                "show": Ours("commands.status:show_incident", "one, with its story"),
+                "close": Ours("commands.status:close_incident",
                               "that of a group that stays away"),
             }}),
         },

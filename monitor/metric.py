@@ -49,7 +49,7 @@ class Definition(Generic[Kind]):
     absent: str = ""
     """When it is left out; empty: never, once the monitor has looked."""
     buckets: tuple[float, ...] = ()
-    """Of a histogram."""
+    """Upper bounds of a histogram's buckets."""
     _made: WeakKeyDictionary[CollectorRegistry, Kind] = field(default_factory=WeakKeyDictionary)
 
     def on(self, registry: CollectorRegistry) -> Kind:

@@ -21,7 +21,7 @@ from lightkeeper.monitor.model.incident import Incident, State, oldest_first
 from lightkeeper.monitor.model.names import IncidentId
 from lightkeeper.monitor.model.plain import readable
 from lightkeeper.monitor.model.verdict import Severity
-from lightkeeper.monitor.model.wording import face_of, listed, rfc3339, who
+from lightkeeper.monitor.model.wording import face_of, listed, rfc3339, title_of
 
 # -- notices -----------------------------------------------------------------------------------
 
@@ -108,13 +108,13 @@ def notices(facts: NoticeFacts, *, url: str, hold_s: float) -> dict[str, Notice]
 
 
 def _fires(incident: Incident, facts: NoticeFacts, url: str) -> Notice:
-    kind, whose = incident.kind.replace("_", " "), who(incident, 8)
+    title = title_of(incident)
     return Notice(
         key=incident.fingerprint,
         event=Event.INCIDENT,
         incident_id=incident.id,
         severity=incident.severity,
-        title=f"{kind}, {whose}" if incident.candidates else f"{whose or 'lightkeeper'}: {kind}",
+        title=title if incident.suspects or incident.groups else f"lightkeeper: {title}",
         text=str(face_of(incident, facts.decisions.get(incident.id, ()), incident.last_seen_s)),
         since_s=incident.milestones.firing_s or incident.milestones.first_seen_s,
         labels=_labels(incident),

@@ -28,6 +28,7 @@ from lightkeeper.monitor.commands.offline import (
     Progress,
     composed,
     deadline,
+    print_analysis,
     print_judgement,
     shown_path,
 )
@@ -36,7 +37,7 @@ from lightkeeper.monitor.records.analyse import analyse
 from lightkeeper.monitor.records.files import TooMuchError, bundle_in, load
 from lightkeeper.monitor.records.job import Job
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
-from lightkeeper.monitor.show.report import Report, print_analysis
+from lightkeeper.monitor.show.report import Report
 from lightkeeper.worker_server.home import open_file
 
 _MEMBERS_MAX_BYTES = 64 << 20

@@ -14,8 +14,15 @@ from typing import Any, Final
 import requests
 from urllib3.exceptions import NameResolutionError
 
-from lightkeeper.monitor.commands.command import FAILED, USAGE, CommandError, gathered, option
-from lightkeeper.monitor.commands.options import read_token, token_file
+from lightkeeper.monitor.commands.command import (
+    FAILED,
+    USAGE,
+    CommandError,
+    gathered,
+    option,
+    read_token,
+    token_file,
+)
 from lightkeeper.monitor.commands.printing import console, line_width, print_json, show_lines, text
 from lightkeeper.worker_server import home
 

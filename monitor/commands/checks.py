@@ -33,8 +33,9 @@ from lightkeeper.monitor.commands.command import (
     command,
     gathered,
     option,
+    read_secret,
+    web_url,
 )
-from lightkeeper.monitor.commands.options import read_secret, web_url
 from lightkeeper.monitor.commands.printing import show_checks
 from lightkeeper.monitor.model.names import Host, RankName, shown_url
 from lightkeeper.monitor.model.verdict import Severity

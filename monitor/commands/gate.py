@@ -6,12 +6,18 @@ import logging
 import os
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 import hpack  # noqa: F401  without the extra the command says so, before it looks at options
 
-from lightkeeper.monitor.commands.command import FILE, CommandError, command, gathered, option
-from lightkeeper.monitor.commands.options import make_token, token_file
+from lightkeeper.monitor.commands.command import (
+    FILE,
+    CommandError,
+    command,
+    gathered,
+    make_token,
+    option,
+    token_file,
+)
 from lightkeeper.monitor.model.names import host_and_port
 from lightkeeper.worker_server.plain_text import log_to_stderr
 
@@ -91,14 +97,10 @@ def parse_lighthouse(url: str) -> tuple[str, int]:
     Raises:
         CommandError: not such a URL; TorchFT has no TLS.
     """
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host = port = None
-    if host is None or port is None or parts.scheme != "http" or parts.path not in ("", "/"):
+    address = host_and_port(url.removeprefix("http://").rstrip("/"))
+    if address is None or not url.startswith("http://"):
         raise CommandError(f"--lighthouse is {url!r}, expected http://HOST:PORT")
-    return host, port
+    return address
 
 
 def _address(option: str, text: str) -> tuple[str, int]:

@@ -213,8 +213,7 @@ def _chosen(monitor: Monitor, group: str) -> tuple[Mapping[str, Any], bool]:
         str(row["group"]): row for row in monitor.ask("/v1/groups")["groups"]
     }
     if group not in groups:
-        incidents = monitor.ask("/v1/incidents?limit=100")["incidents"]
-        if not any(group in each["groups"] and each["state"] == "firing" for each in incidents):
+        if not monitor.ask("/v1/incidents", group=group, state="firing")["incidents"]:
             raise CommandError(no_such("group", group, groups))
         return {"group": group, "host": "", "ranks": ()}, False  # gone, and not back
     others = [row for name, row in groups.items() if name != group]
@@ -246,14 +245,9 @@ def _follow(
     last: Mapping[str, Any] = {}
     shown: set[str] = set()
     for _ in range(int(wait_s / _LOOK_S)):
-        recent = monitor.ask("/v1/incidents?limit=100")["incidents"]  # shown from the next tick on
-        evictions = [
-            eviction
-            for body in recent
-            if body["id"] == incident_id
-            for eviction in body["evictions"]
-        ]
-        last = evictions[-1] if evictions else {}
+        recent = monitor.ask("/v1/incidents", kind="by_hand")["incidents"]
+        evictions = {body["id"]: body["evictions"] for body in recent}  # from the next tick on
+        last = next(reversed(evictions.get(incident_id, ())), {})
         for line in _lines(last.get("rungs", ())):
             if line not in shown:
                 shown.add(line)

@@ -41,7 +41,7 @@ _ANSWERS: Final = {
     **dict.fromkeys(("no", "stalling", "ended", "named", "unknown", "paused"), "bold red"),
     "starting": "blue", "observing": "bold cyan", "watching": "cyan",
 }  # fmt: skip
-"""Of the answers of `status`."""
+"""Colours of the answers of `status`."""
 _WORDS: Final = re.compile(
     r"(?:\b(?:training|held back by|keeper|monitor) +)(?P<answer>[a-z]+)(?=  |$)"
     rf"|(?<![\w.-])(?P<state>{'|'.join(map(re.escape, _STYLES))})(?![\w.-])"

@@ -77,7 +77,7 @@ class Journey:
     last_s: float | None = None
 
     fresh: bool = False
-    """Whether the next tick is the first of a run, which may have earlier incidents."""
+    """True if the next tick is the first of a run, which may have earlier incidents."""
 
     @property
     def what_if(self) -> bool:

@@ -24,11 +24,9 @@ from lightkeeper.monitor.commands.command import (
     Within,
     command,
     gathered,
-    option,
-)
-from lightkeeper.monitor.commands.options import (
     is_plain,
     make_token,
+    option,
     read_secret,
     read_text,
     token_file,

@@ -1,4 +1,4 @@
-"""`lightkeeper status`, `top` and `get`: what a running monitor sees, in short, live, in full."""
+"""`lightkeeper status`, `top`, `get` and `incidents`: what a running monitor sees and has seen."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import quote
 
 import click
 
-from lightkeeper.monitor.commands.ask import STATUS, Monitor, asking, show_answer
+from lightkeeper.monitor.commands.ask import STATUS, Monitor, asking, login, show_answer, tell
 from lightkeeper.monitor.commands.command import (
     DONE,
     CommandError,
@@ -200,3 +201,64 @@ def look_at(monitor: Monitor, asked: Mapping[str, Any], width: int, height: int)
     """
     lines: list[str] = monitor.ask("/v1/top", **asked, width=width, height=height)["text"]
     return lines
+
+
+# -- `lightkeeper incidents`: what went wrong, what was done, what it cost ------------------------
+
+
+@command("list")
+@option("--limit", type=int, default=20, help="how many")
+@option("--since", metavar="SPAN", help="open, or ended within SPAN: 90s, 15m, 12h, 7d")
+@option("--kind", metavar="KIND", help="such as dead or straggler (docs/detection.md has all)")
+@option("--group", metavar="GROUP", help="that accuse this replica group")
+@option("--run", metavar="RUN", help="that began in this run (get runs), or `current`")
+@as_json
+@asking
+def list_incidents(*, monitor: Monitor, as_json: bool, **chosen: Any) -> None:
+    """The latest incidents, newest first, and what they came to.
+
+    examples:
+      lightkeeper incidents list
+      lightkeeper incidents list --since 7d --kind straggler --group rg_1
+      lightkeeper incidents list --format json | jq '.incidents[] | select(.state == "firing")'
+
+    without a monitor, from its journal: lightkeeper replay
+
+    exit status: 0 done, 1 no monitor answers, 2 wrong arguments
+    """
+    show_answer(monitor, "/v1/incidents", as_json=as_json, **chosen)
+
+
+@command()
+@click.argument("id")
+@option("--reason", required=True, metavar="TEXT", help="why it will not come back")
+@as_json
+@asking
+def close_incident(*, monitor: Monitor, id: str, reason: str, as_json: bool) -> None:  # noqa: A002
+    """Close the incident of a missing group, which nothing else ends but its return.
+
+    examples:
+      lightkeeper incidents close absent-rg_2-1795830642400 --reason "the node is returned"
+
+    exit status: 0 it is closed, 1 no monitor answers or there is no such open incident, 2 wrong
+    arguments
+    """
+    path = f"/v1/incidents/{quote(id, safe='')}/close"
+    said = monitor.ask(path, method="POST", body={"reason": reason, "author": login()})
+    tell(said, f"closed: {id}", as_json=as_json)
+
+
+@command()
+@click.argument("id")
+@as_json
+@asking
+def show_incident(*, monitor: Monitor, id: str, as_json: bool) -> None:  # noqa: A002
+    """One incident, with its story: what happened, what was done, what it cost.
+
+    examples:
+      lightkeeper incidents show not_ent     the beginning of its id will do
+
+    exit status: 0 done, 1 no such incident or no monitor, 2 wrong arguments
+    docs/offline.md says what its cost is.
+    """
+    show_answer(monitor, f"/v1/incidents/{quote(id, safe='')}", as_json=as_json)

@@ -24,8 +24,11 @@ from lightkeeper.monitor.commands.offline import (
     Progress,
     composed,
     deadline,
+    drawn,
+    limits,
     print_judgement,
     shown_path,
+    verdict,
 )
 from lightkeeper.monitor.model.units import clean, counted, sentence
 from lightkeeper.monitor.offline.slow import Report, SlowKind, SlowVerdict, judge, named
@@ -35,10 +38,7 @@ from lightkeeper.monitor.show.report import (
     ReportRow,
     ReportTable,
     Role,
-    drawn,
     found_line,
-    limits,
-    verdict,
 )
 
 

@@ -37,11 +37,11 @@ class IncidentAccount:
     lost: float | None
     """Rank-seconds that the ledger booked on it (`rank_seconds`); None: not known."""
     final: bool
-    """Whether it can no longer change."""
+    """True if it can no longer change."""
 
     @property
     def evicted(self) -> bool:
-        """Whether an eviction was asked for."""
+        """True if an eviction was asked for."""
         return self.outcome in ("evicted", "evicting", "failed")
 
     @property

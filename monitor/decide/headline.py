@@ -91,11 +91,11 @@ class Headline:
     step_s: float | None = None
     """Median seconds a step, over the ranks that moved lately."""
     commit_age_s: float | None = None
-    """Of the latest commit of any rank."""
+    """Seconds since the latest commit of any rank."""
     at_s: float | None = None
     """When the job ended."""
     short: bool = False
-    """Whether all that is wrong is that an evicted group has not come back."""
+    """True if all that is wrong is that an evicted group has not come back."""
 
     @property
     def label(self) -> str:
@@ -104,7 +104,7 @@ class Headline:
 
     @property
     def trains(self) -> bool:
-        """Whether steps are committed."""
+        """True if steps are committed."""
         return self.state in (JobState.TRAINING, JobState.DISTURBED, JobState.LATE)
 
     def __str__(self) -> str:
@@ -118,7 +118,7 @@ class _Figures:
     step: int | None
     step_s: float | None
     age_s: float | None
-    """Of the latest commit."""
+    """Seconds since the latest commit."""
     still_s: float | None
     """Since the last progress: a commit, or a local step; None: before the first."""
     usual_s: float
@@ -223,7 +223,7 @@ def _by_commits(view: View, seen: _Figures) -> JobState:
 
 
 def _stops(incident: Incident) -> bool:
-    """Whether it explains missing commits: a straggler and corrupt numbers never do."""
+    """True if it explains missing commits: a straggler and corrupt numbers never do."""
     verdict = incident.verdict
     waits = verdict.kind in (Kind.REPLICA_LAG, Kind.UNSEEN) and bool(verdict.victims)
     return verdict.stops or waits

@@ -131,11 +131,11 @@ class Situation:
 
     @property
     def quiet(self) -> bool:
-        """Whether this tick shows the usual pace."""
+        """True if this tick shows the usual pace."""
         return not self.open and self.others is None
 
     def against(self, group: GroupName) -> bool:
-        """Whether an open incident names this group, or it is being evicted."""
+        """True if an open incident names this group, or it is being evicted."""
         return group in self.named or group in self.going
 
     def cause(self, group: GroupName, own: Cause | None, *, failed: bool) -> Cause | None:
@@ -214,7 +214,7 @@ class Spent:
     usual_s: float | None = None
     """Usual seconds a commit; None until known."""
     lost_to: Mapping[IncidentId, float] = field(default_factory=dict)
-    """Of this run, for each incident that was open since the usual pace is known."""
+    """Seconds of this run, for each incident that was open since the usual pace is known."""
 
 
 @dataclass(slots=True)
@@ -228,13 +228,13 @@ class _Account:
     open_s: float = 0.0
     """Since the last commit, as far as not booked yet."""
     late: bool = False
-    """Whether the open attempt took longer than allowed: all beyond the pace is lost."""
+    """True if the open attempt took longer than allowed: all beyond the pace is lost."""
     why: Cause | None = None
     """The cause when it became late; it may be over when the rank commits."""
     failed: bool = False
-    """Whether an attempt failed since the last commit."""
+    """True if an attempt failed since the last commit."""
     warm: bool = False
-    """Whether its first steps are over."""
+    """True if its first steps are over."""
 
 
 class RankSeconds:

@@ -132,7 +132,7 @@ class TempoBook:
 
 
 def _stood(pace_s: float, last: _Mark, mark: _Mark) -> bool:
-    """Whether there was a standstill since the last mark: a mean over it is no pace."""
+    """True if there was a standstill since the last mark: a mean over it is no pace."""
     more_s = mark.at_s - last.at_s - pace_s * (mark.steps - last.steps)
     return more_s > max(STOOD_S, STOOD_STEPS * pace_s)
 
@@ -154,7 +154,7 @@ def median_step_s(tempos: Mapping[RankName, Tempo]) -> float | None:
 
 
 # -- the last hour -----------------------------------------------------------------------------
-# What the page draws as sparklines.
+# What the page draws as a line of bars.
 #
 # One point of the whole job every `EVERY_S`, `KEPT` of them: 360 points an hour, however large the
 # fleet is. It begins with the monitor; Prometheus has the longer history.
@@ -170,12 +170,9 @@ class TrendBook:
         self._points: deque[TrendPoint] = deque(maxlen=KEPT)
         self._shown: tuple[TrendPoint, ...] = ()
 
-    def push(self, snapshot: Snapshot, tempos: Mapping[RankName, Tempo]) -> tuple[TrendPoint, ...]:
+    def push(self, now_s: float, tempos: Mapping[RankName, Tempo]) -> tuple[TrendPoint, ...]:
         """The points, oldest first."""
-        now_s = snapshot.now_s
         if not self._points or now_s - self._points[-1].at_s >= EVERY_S:
-            steps = (seen.step.step for seen in snapshot.observations if seen.step is not None)
-            point = TrendPoint(now_s, max(steps, default=None), median_step_s(tempos))
-            self._points.append(point)
+            self._points.append(TrendPoint(now_s, median_step_s(tempos)))
             self._shown = tuple(self._points)
         return self._shown

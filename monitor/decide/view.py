@@ -140,7 +140,7 @@ def _before(process: Process, witness: Witness | None) -> str:
 
 INCIDENTS_KEPT: Final = 500
 DECISIONS_KEPT: Final = 50
-"""For each incident."""
+"""Decisions that are kept of each incident."""
 
 
 class RecentIncidents:
@@ -208,7 +208,7 @@ class Departure:
 
     @property
     def clean(self) -> bool:
-        """Whether it ended with exit code 0."""
+        """True if it ended with exit code 0."""
         return self.process is not None and self.process.exit_code == 0
 
     @property
@@ -219,7 +219,7 @@ class Departure:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was asked to end."""
+        """True if it was asked to end."""
         return self.process is not None and stopped(self.process, self.ending)
 
 
@@ -311,9 +311,9 @@ class View:
     troubles: tuple[str, ...] = ()
     """What is wrong with the monitor itself, one sentence each."""
     standing: LeaseStanding | None = None
-    """Whether this monitor acts, and who else does; None: it does not share its store."""
+    """Who acts, this monitor or another; None: it does not share its store."""
     tokenless: bool = False
-    """Whether it has no token: ranks refuse to be evicted by it."""
+    """True if it has no token: ranks refuse to be evicted by it."""
 
     @property
     def alone(self) -> bool:
@@ -558,11 +558,11 @@ class Ended:
 
     at_s: float
     clean: bool
-    """Whether all ended with exit code 0."""
+    """True if all ended with exit code 0."""
     says: str
     """Why and how, without when."""
     stopped: bool = False
-    """Whether the others were asked to end, by SIGTERM or Ctrl-C."""
+    """True if the others were asked to end, by SIGTERM or Ctrl-C."""
     incident: IncidentId | None = None
     """The one that says why."""
 

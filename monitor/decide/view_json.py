@@ -5,7 +5,7 @@ the fleet of one tick. Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -221,15 +221,13 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         "incidents": [
             report_to_json(view.report(incident)) for incident in view.incidents if incident.open
         ],
-        "quarantine": [
-            entry_to_json(entry, view.hosts, entry.incident_id in view.bundles)
-            for entry in view.quarantine
-        ],
-        "quarantine_groups": [
-            entry_to_json(entry, {}, entry.incident_id in view.bundles)
-            for entry in view.quarantine_groups
-        ],
+        "quarantine": _entries(view, view.quarantine),
+        "quarantine_groups": _entries(view, view.quarantine_groups),
     }
+
+
+def _entries(view: View, entries: Iterable[QuarantineEntry]) -> list[dict[str, Any]]:
+    return [entry_to_json(each, view.hosts, each.incident_id in view.bundles) for each in entries]
 
 
 def self_health_to_json(view: View) -> dict[str, Any]:

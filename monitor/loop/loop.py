@@ -496,7 +496,7 @@ class Keeper:
     def _show(self, snapshot: Snapshot, result: TickResult) -> None:
         components = self._components
         tempos = self._tempos.push(snapshot)
-        trend = self._trend.push(snapshot, tempos)
+        trend = self._trend.push(snapshot.now_s, tempos)
         self._note_run(snapshot, trend)
         quarantine = components.quarantine.active()
         components.store.flush()

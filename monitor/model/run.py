@@ -15,8 +15,6 @@ class TrendPoint:
     """One moment; None: not known (never zero)."""
 
     at_s: Moment
-    step: int | None
-    """The highest that any rank has committed."""
     step_s: float | None
     """Median seconds a step, over the ranks that moved lately."""
 

@@ -16,7 +16,7 @@ from typing import Final
 
 LONGEST: Final = 2000
 NONE: Final = "\N{EN DASH}"
-"""For an unknown value."""
+"""Shown for an unknown value."""
 _DIGITS: Final = re.compile(r"([0-9]+)")
 _NAMED: Final = 5
 _UNKNOWN: Final = "an unknown time"

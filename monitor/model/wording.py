@@ -11,7 +11,8 @@ from typing import Final
 from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, EvictionState, Guard, rulings
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, RankName, group_of
-from lightkeeper.monitor.model.verdict import Severity, Verdict
+from lightkeeper.monitor.model.units import clean, plain
+from lightkeeper.monitor.model.verdict import MEANINGS, Severity, Verdict
 
 
 def rfc3339(at_s: float) -> str:
@@ -90,6 +91,16 @@ def seconds(span_s: float) -> str:
 def groups_of(ranks: Sequence[RankName]) -> tuple[GroupName, ...]:
     """Replica groups of ranks, sorted, each once."""
     return tuple(sorted({group_of(rank) for rank in ranks}))
+
+
+def title_of(incident: Incident) -> str:
+    """Who and what, as short as possible: `rg_1.1: hang`, `Hang, cannot tell: rg_0.0 or rg_1.0`."""
+    kind = MEANINGS[incident.kind].title or plain(incident.kind)
+    groups = [clean(name, 80) for name in incident.groups]
+    whose = clean(who(incident, 3), 240) or listed(groups, 3)
+    if whose and not incident.candidates:
+        return f"{whose}: {kind}"
+    return kind[:1].upper() + kind[1:] + (f", {whose}" if whose else "")
 
 
 # -- What a person reads about an incident: page, terminal, message and log say the same -----------

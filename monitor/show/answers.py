@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Generic, TypeVar, cast
+from weakref import ref
 
 import msgspec
 from flask import Response, current_app, request
@@ -25,12 +29,67 @@ from lightkeeper.monitor.model.names import GroupName, IncidentId
 from lightkeeper.monitor.model.units import clean
 from lightkeeper.monitor.rulebook import Rulebook
 from lightkeeper.monitor.show.incident_page import BundleStacks
-from lightkeeper.monitor.show.latest import Latest
+from lightkeeper.monitor.show.pages import Page
 from lightkeeper.monitor.store.lease import LeaseStanding
 from lightkeeper.worker_server.http_server import names_us
 
 KEY: Final = "lightkeeper"
 NOT_FOUND: Final = 404
+
+
+# -- What is made from the latest view -------------------------------------------------------------
+# A page or a JSON body is made once a view, in the thread of the first request for it. Requests
+# that come meanwhile get the one of the view before if there is one, else they wait. One that takes
+# long, of thousands of ranks, is made again only once it is some seconds old.
+
+T = TypeVar("T")
+_ENTRIES: Final = 32
+"""Keys whose values are kept: those used last."""
+LONG_S: Final = 0.02
+"""CPU seconds; what takes less is made of every view."""
+_OLD_S: Final = 5.0
+"""Who asks while it is made waits rather than get one that is older."""
+_SPARES: Final = 20.0
+"""What takes long is made again only after this many times the CPU time that it took: a page of
+100,000 ranks takes at most a twentieth of a core."""
+
+
+@dataclass(slots=True)
+class _Entry(Generic[T]):
+    making: threading.Lock = field(default_factory=threading.Lock)
+    value: tuple[ref[View], T] | None = None
+    """Does not keep the view, which may be large."""
+    good_s: float = 0.0
+    """Until when it serves later views as well; monotonic."""
+
+
+class Latest(Generic[T]):
+    """Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[Hashable, _Entry[T]] = OrderedDict()
+
+    def get(self, view: View, key: Hashable, make: Callable[[], T]) -> T:
+        """The key's value in this view; an earlier one while this is being made."""
+        with self._lock:
+            entry = self._entries.setdefault(key, _Entry())
+            self._entries.move_to_end(key)
+            if len(self._entries) > _ENTRIES:
+                self._entries.popitem(last=False)
+        good_s = entry.good_s + (_OLD_S if entry.making.locked() else 0.0)
+        if entry.value is not None and time.monotonic() < good_s:
+            return entry.value[1]
+        with entry.making:
+            if entry.value is None or entry.value[0]() is not view:
+                began_s = time.thread_time()
+                entry.value = ref(view), make()
+                cpu_s = time.thread_time() - began_s
+                entry.good_s = time.monotonic() + (_SPARES * cpu_s if cpu_s > LONG_S else 0.0)
+            return entry.value[1]
+
+
+# -- What routes use -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +111,17 @@ class AppContext:
     tick_s: float
     version: str
     bound_here: bool = True
-    """Whether only this machine can reach the monitor."""
+    """True if only this machine can reach the monitor."""
     names: tuple[str, ...] = ()
-    """Of this monitor, besides the machine's."""
+    """Names of this monitor, besides the machine's."""
     loopback: bool = True
-    """Whether who can reach it here may read ranks: bound here, and reads are not closed."""
+    """True if who can reach it here may read ranks: bound here, and reads are not closed."""
     open_reads: bool = False
-    """Whether anybody who can reach the monitor may read ranks through it."""
+    """True if anybody who can reach the monitor may read ranks through it."""
     journal: Path | None = None
     """Folder of the journal, for `replay`."""
     standing: Callable[[], LeaseStanding | None] = lambda: None
-    """Whether this monitor acts; None: it does not share its store."""
+    """Says if this monitor acts; None: it does not share its store."""
     unsaved: Callable[[], str | None] = lambda: None
     """Why the store takes no writes; None: it does."""
     bundle: Callable[[IncidentId], Path | None] = lambda _: None
@@ -70,11 +129,12 @@ class AppContext:
     stacks: Callable[[IncidentId], BundleStacks] = lambda _: BundleStacks()
     """What its page shows of it."""
     is_own: Callable[[str], bool] = lambda _: False
-    """Whether a URL leads to this monitor itself."""
+    """True if a URL leads to this monitor itself."""
     ended: Callable[[], str | None] = lambda: None
     """The part that ended although it must not: the process is about to end too."""
     bodies: Latest[bytes] = field(default_factory=Latest)
     """JSON that is made once a view, for all requests."""
+    pages: Latest[Page] = field(default_factory=Latest)
 
     @property
     def tokens(self) -> Tokens:

@@ -109,7 +109,7 @@ def register() -> Response:
 
 
 def _held() -> bool:
-    """Whether nothing may be done: in observe mode, or while paused."""
+    """True if nothing may be done: in observe mode, or while paused."""
     context = app_context()
     return context.rules.current.config.observe or context.pause.current() is not None
 
@@ -221,7 +221,7 @@ def _name(key: str, value: str) -> None:
 
 
 def hours_of(body: Mapping[str, Any]) -> float | None:
-    """For how long, in hours; None if not given.
+    """Hours that the request asks for; None if it does not say.
 
     Raises:
         HttpRefusal: not a valid time.

@@ -26,8 +26,8 @@ from lightkeeper.monitor.model.eviction import (
 )
 from lightkeeper.monitor.model.incident import Incident, State, Training
 from lightkeeper.monitor.model.units import clean, counted, plain, span, time_of_day
-from lightkeeper.monitor.model.verdict import MEANINGS, OF_LIGHTHOUSE, Kind
-from lightkeeper.monitor.model.wording import listed, who
+from lightkeeper.monitor.model.verdict import OF_LIGHTHOUSE, Kind
+from lightkeeper.monitor.model.wording import listed, title_of, who
 from lightkeeper.monitor.show.templating import filled, render, render_text
 
 
@@ -39,15 +39,6 @@ class Fact:
     word: str
     more: str
     tone: str
-
-
-def title(incident: Incident) -> str:
-    """Who and what, as short as possible: `rg_1.1: hang`, `Hang, cannot tell: rg_0.0 or rg_1.0`."""
-    kind = MEANINGS[incident.kind].title or plain(incident.kind)
-    whose = clean(who(incident, 3), 240) or _names(incident.groups)
-    if whose and not incident.candidates:
-        return f"{whose}: {kind}"
-    return kind[:1].upper() + kind[1:] + (f", {whose}" if whose else "")
 
 
 def five_facts(report: IncidentReport, now_s: float) -> Iterator[Fact]:
@@ -103,7 +94,7 @@ def _freed(row: DecisionRow) -> bool:
 
 
 def _training(report: IncidentReport) -> Fact:
-    """Whether the job trains, judged only by commits that were seen."""
+    """Does the job train? Judged only by commits that were seen."""
     incident, marks = report.incident, report.incident.milestones
     groups, committed = _names(incident.groups), (marks.rejoined_s, marks.survivor_commit_s)
     if incident.open and (committed == (None, None) or incident.training is Training.STANDS):
@@ -286,7 +277,7 @@ def incident_page(
     final = not incident.open and report.account.final
     return render(
         "incident.html",
-        title=title(incident),
+        title=title_of(incident),
         view=view,
         every_s=None if final else 2.0 if incident.open else 5.0,
         report=report,
@@ -378,7 +369,7 @@ def incidents_page(
         ),
         wrong=wrong,
         totals=view.totals(incidents) if incidents else None,
-        rows=[(report, title(report.incident),
+        rows=[(report, title_of(report.incident),
                {fact.name: fact for fact in five_facts(report, now_s)})
               for report in map(view.report, incidents[:_LISTED])],
         now_s=now_s,

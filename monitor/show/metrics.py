@@ -162,7 +162,7 @@ def _testimonies(scene: ScrapeView) -> Values:
 
 
 def _lighthouse(of: Callable[[LighthouseView], float]) -> Fill:
-    """Of its page, while that can be read."""
+    """What the Lighthouse's page says, while that can be read."""
 
     def fill(scene: ScrapeView) -> Values:
         page = scene.view.snapshot.lighthouse
@@ -198,7 +198,7 @@ def _spread(scene: ScrapeView) -> Values:
 
 
 def _torchft(of: Callable[[list[Mapping[str, Took]]], float | None]) -> Fill:
-    """Of the groups whose ranks time their recoveries."""
+    """A value for each group whose ranks time their recoveries."""
 
     def fill(scene: ScrapeView) -> Values:
         times = {group: [step.times for step in steps] for group, steps in scene.steps.items()}
@@ -359,7 +359,7 @@ def _guards(view: View) -> Iterator[Guard]:
 
 
 def _offences(scene: ScrapeView) -> Values:
-    """Of the worst hosts with a record."""
+    """What happened on the worst hosts with a record."""
     view = scene.view
     records = [record for record in view.hosts.values() if not record.clean]
     records.sort(
@@ -446,7 +446,7 @@ _OF_HEALTH: Final[Metrics] = (
         lambda scene: scene.view.result.health.scale),
 )  # fmt: skip
 METRICS: Final[Metrics] = _OF_FLEET + _OF_INCIDENTS + _OF_HEALTH
-"""Of the view; those below are of what their comments say."""
+"""Read from the view; those below are read from what their comments say."""
 
 # of its version
 BUILD: Final = HEALTH.gauge("build_info", "1, with the version.", ("version",),
@@ -454,7 +454,7 @@ BUILD: Final = HEALTH.gauge("build_info", "1, with the version.", ("version",),
 
 
 def _nbytes(store: Path | None) -> float | None:
-    """Of the SQLite file (None: PostgreSQL); reads only its size from the disk."""
+    """Size of the SQLite file (None: PostgreSQL); reads only that from the disk."""
     return None if store is None else sum(_size(store, end) for end in ("", "-wal", "-shm"))
 
 
@@ -547,7 +547,7 @@ class ViewCollector(Collector):
         self._bounds = bounds or Bounds()
         self._wait = wait
         self._cached: tuple[View | None, tuple[Metric, ...]] = (None, ())
-        """Of the view last scraped: two Prometheus servers often scrape the same one."""
+        """The view last scraped: two Prometheus servers often scrape the same one."""
 
     def collect(self) -> tuple[Metric, ...]:
         """Made once a view; if two threads make them, both make the same."""

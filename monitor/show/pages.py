@@ -32,8 +32,7 @@ from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
 from lightkeeper.monitor.model.quarantine import HostRecord
 from lightkeeper.monitor.model.run import TrendPoint
 from lightkeeper.monitor.model.units import counted, natural, plain
-from lightkeeper.monitor.model.wording import Face
-from lightkeeper.monitor.show.incident_page import title
+from lightkeeper.monitor.model.wording import Face, title_of
 from lightkeeper.monitor.show.templating import macro, render
 from lightkeeper.monitor.show.wording import EVICTING, LOOKS, ORDER, UNKNOWN, states_of, worst
 
@@ -50,7 +49,7 @@ class PagePlace:
     kind: str
     name: str = ""
     by_host: bool = False
-    """Whether the fleet's grid is grouped by host."""
+    """True if the fleet's grid is grouped by host."""
 
 
 class FleetIndex:
@@ -99,11 +98,11 @@ class Context:
     fleet: FleetIndex
     place: PagePlace
     guarded: bool = False
-    """Whether pages of ranks need the token; a link does not carry it."""
+    """True if pages of ranks need the token; a link does not carry it."""
     why_not: str | None = None
     """Why nothing can be changed from here; None: it can, with the token."""
     history: tuple[QuarantineEvent, ...] = ()
-    """Of this page's group or host, newest first."""
+    """What happened to this page's group or host, newest first."""
     tick_s: float = 1.0
 
     @property
@@ -144,7 +143,7 @@ def made_of(
         title=page_title, every_s=max(_LEAST_S, context.tick_s),
         now_s=context.fleet.now_s, name=context.place.name, headline=context.fleet.headline,
         away=isinstance(context.view.snapshot.lighthouse, LighthouseAway),
-        exists=exists, title_of=title, trouble_of=trouble_of, SOURCES=SOURCES, **values,
+        exists=exists, title_of=title_of, trouble_of=trouble_of, SOURCES=SOURCES, **values,
     )  # fmt: skip
     return Page(html, 200 if exists else 404)
 
@@ -204,7 +203,7 @@ def _tab(fleet: FleetIndex) -> str:
     headline = fleet.headline
     lead = next((incident for incident, _ in fleet.faces if incident.id == headline.incident), None)
     if lead is not None:
-        return f"{headline.label} {title(lead)}"
+        return f"{headline.label} {title_of(lead)}"
     ticks = headline.state in (JobState.LATE, JobState.PAUSING, JobState.STALLING)
     return headline.label.rstrip(":") if ticks else str(headline)
 
@@ -244,11 +243,11 @@ class _Crowd:
     ranks: Sequence[Observation]
     group: GroupView | None
     states: tuple[str, ...]
-    """Of the ranks."""
+    """One for each rank."""
     shown: str
     """The state of the whole."""
     held_out: bool
-    """Whether it is in quarantine."""
+    """True if it is in quarantine."""
 
     @property
     def flags(self) -> list[str]:

@@ -6,16 +6,14 @@ The script of an open page asks for the whole page again, with the tag of the on
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Final
 
-from flask import Blueprint, Flask, Response, current_app, request
+from flask import Blueprint, Response, request
 from markupsafe import Markup, escape
 
 from lightkeeper.monitor.decide.accounts import WORDS, ChoiceError, find_incident
-from lightkeeper.monitor.decide.view import SCHEMA, View
+from lightkeeper.monitor.decide.view import SCHEMA
 from lightkeeper.monitor.decide.view_json import report_to_json
 from lightkeeper.monitor.model.eviction import Scope
 from lightkeeper.monitor.show.answers import (
@@ -32,7 +30,6 @@ from lightkeeper.monitor.show.incident_page import (
     incident_text,
     incidents_page,
 )
-from lightkeeper.monitor.show.latest import Latest
 from lightkeeper.monitor.show.pages import (
     FLEET,
     GROUPS,
@@ -63,36 +60,13 @@ def make(context: Context) -> Page:
     return _OF_KIND[context.place.kind](context)
 
 
-class Pages:
-    """Safe to use from any thread."""
-
-    def __init__(self, context: Callable[[FleetIndex, PagePlace], Context]) -> None:
-        for name in ("document.html", "fleet.html", "crowd.html", "rank.html", "acts.html"):
-            template(name)  # else the first page would count as slow (`latest`)
-        self._context = context
-        self.made: Latest[Page] = Latest()
-        self._fleet: FleetIndex | None = None
-
-    def latest(self, view: View, place: PagePlace) -> Page:
-        """The page in this view, or in the one before while this one's is being made."""
-
-        def made() -> Page:
-            fleet = self._fleet
-            if fleet is None or fleet.view is not view:
-                fleet = self._fleet = FleetIndex(view)
-            return make(self._context(fleet, place))
-
-        return self.made.get(view, place, made)
-
-
 # -- the routes -----------------------------------------------------------------------------------
 
-_PAGES: Final = "lightkeeper.pages"
 _TABLES: Final = ("steps", "flight_recorder", "last_words", "network")
 _ROWS: Final = 200
-"""Of a rank's table on a page, the newest."""
+"""Rows of a rank's table on a page, the newest."""
 _SHOWN_CHARS: Final = 150_000
-"""Of a rank's answer on a page; the raw text has the rest."""
+"""Characters of a rank's answer on a page; the raw text has the rest."""
 _HTML: Final = "text/html; charset=utf-8"
 ON_CALL: Final = Path(__file__).resolve().parents[2] / "docs" / "on-call.md"
 """A section for each alert; the same place in a checkout and in a wheel."""
@@ -101,8 +75,10 @@ paging = Blueprint("paging", __name__)
 """Pages: no token, as for the snapshot."""
 
 
-def open_pages(app: Flask, context: AppContext) -> None:
-    app.extensions[_PAGES] = Pages(partial(_page_context, context))
+def compile_templates() -> None:
+    """Else the first page would count as slow to make (`Latest`)."""
+    for name in ("document.html", "fleet.html", "crowd.html", "rank.html", "acts.html"):
+        template(name)
 
 
 @paging.get("/")
@@ -158,16 +134,14 @@ def _page(place: PagePlace) -> Response:
         starting = _html(render("starting.html"), 503)
         starting.headers["Retry-After"] = "2"
         return starting
-    return _sent(_pages().latest(view, place))
-
-
-def _pages() -> Pages:
-    pages: Pages = current_app.extensions[_PAGES]
-    return pages
+    return _sent(
+        context.pages.get(
+            view, place, lambda: make(_page_context(context, FleetIndex(view), place))
+        )
+    )
 
 
 def _page_context(context: AppContext, fleet: FleetIndex, place: PagePlace) -> Context:
-    """Uses no request: a page may be made after the one that asked for it."""
     scope = {GROUPS: Scope.GROUP, HOSTS: Scope.HOST}.get(place.kind)
     events = () if scope is None else context.quarantine.history(place.name, scope)
     guarded = not (context.loopback or context.open_reads)
@@ -213,7 +187,7 @@ def incident_for_people(prefix: str) -> Response:
     def made() -> Page:
         return Page(incident_page(view, view.report(incident), stacks, base))
 
-    return _sent(_pages().made.get(view, (incident.id, stacks, base), made))
+    return _sent(app_context().pages.get(view, (incident.id, stacks, base), made))
 
 
 @incident_pages.get("/runs")

@@ -71,7 +71,7 @@ _STUCK_LEAST_S = 120.0
 
 
 reading = Blueprint("reading", __name__)
-"""For people, launchers and Prometheus."""
+"""What people, launchers and Prometheus read."""
 
 
 @reading.get("/v1/snapshot")
@@ -182,14 +182,14 @@ def _status() -> dict[str, Any]:
 
 
 def status_text() -> Response:
-    """The same for clients without HTML, such as curl."""
+    """The status as text, for clients without HTML such as curl."""
     lines = [*_screen("status", _status()), _INDEX.format(url=request.host_url.rstrip("/"))]
     return Response("\n".join(lines), content_type=_PLAIN)
 
 
 @reading.get("/v1/admission")
 def admission() -> Response:
-    """Whether a launcher may start a group on a host."""
+    """May a launcher start this group on this host?"""
     host, group = request.args.get("host", ""), request.args.get("group", "")
     if not host:
         raise HttpRefusal(400, "say which host: /v1/admission?host=HOST&group=GROUP")
@@ -285,8 +285,20 @@ def policy() -> Response:
 
 @reading.get("/v1/sd")
 def service_discovery() -> Response:
-    """Targets for Prometheus' `http_sd`."""
-    return Response(dump(_discovery()), content_type="application/json")
+    """Prometheus' `http_sd`: always all targets, so that evicted ones vanish there too."""
+    entries, run = [], app_context().registry.run
+    for target in app_context().registry.targets():
+        identity = target.identity
+        scheme, _, address = target.url.partition("://")
+        labels = {
+            "__scheme__": scheme,
+            "job_id": identity.job,
+            "run": "" if run is None else run.id,
+            "replica_group": identity.group,
+            "rank": str(identity.group_rank),
+        }
+        entries.append({"targets": [address.partition("/")[0]], "labels": labels})
+    return Response(dump(entries), content_type="application/json")
 
 
 @reading.get("/metrics")
@@ -372,23 +384,6 @@ def _rendered(name: str, render: Callable[[View], Mapping[str, Any]]) -> Respons
     return Response(body, content_type="application/json")
 
 
-def _discovery() -> list[dict[str, Any]]:
-    """Prometheus `http_sd`: always all targets, so that evicted ones vanish there too."""
-    entries, run = [], app_context().registry.run
-    for target in app_context().registry.targets():
-        identity = target.identity
-        scheme, _, address = target.url.partition("://")
-        labels = {
-            "__scheme__": scheme,
-            "job_id": identity.job,
-            "run": "" if run is None else run.id,
-            "replica_group": identity.group,
-            "rank": str(identity.group_rank),
-        }
-        entries.append({"targets": [address.partition("/")[0]], "labels": labels})
-    return entries
-
-
 # -- A rank's own endpoints, for browsers that can reach the monitor but not the rank -------------
 # The monitor asks with its token, so it asks only for clients that may read the rank: on loopback
 # all, bound to anything else those with the token, unless it was started with --open-reads.
@@ -453,20 +448,15 @@ def said_by(rank: str, what: str, parameters: Mapping[str, str]) -> Response:
     page = _PAGES.get(what)
     if page is None:
         raise HttpRefusal(404, f"no such page of a rank: {what}, expected {', '.join(_PAGES)}")
-    target = _target(rank)
+    target = app_context().registry.get(RankName(rank))
+    if target is None:
+        raise HttpRefusal(404, f"no such rank: {rank}")
     if not _places.acquire(blocking=False):
         raise HttpRefusal(503, f"{_AT_ONCE} such requests are under way: try again")
     try:
         return _pass(target, page, parameters)
     finally:
         _places.release()
-
-
-def _target(rank: str) -> Target:
-    target = app_context().registry.get(RankName(rank))
-    if target is None:
-        raise HttpRefusal(404, f"no such rank: {rank}")
-    return target
 
 
 def _pass(target: Target, page: _Page, parameters: Mapping[str, str]) -> Response:

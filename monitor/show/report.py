@@ -21,10 +21,6 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
-from rich.console import Console, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident, incident_from_json, incident_to_json
@@ -348,7 +344,7 @@ class MonitorVerdict:
         )
 
     def body(self) -> dict[str, Any]:
-        """For programs."""
+        """The JSON of it."""
         plain, ranks = incident_to_json(self.incident), list(self.suspects)
         return {
             "bundle": self.path,
@@ -394,6 +390,8 @@ _ROWS: Final = 40
 
 @dataclass(frozen=True)  # no slots: a cached property needs `__dict__`
 class Report:
+    """What the records of a job say, and beside it what the monitor said when it saved them."""
+
     job: Job
     analysis: Analysis
     bundle: Bundle | None = field(default=None)
@@ -491,74 +489,3 @@ def _verdict(job: Job, finding: Finding) -> dict[str, Any]:
         "reason": finding.reason,
         "evidence": dict(finding.evidence),
     }
-
-
-# -- on a terminal ---------------------------------------------------------------------------------
-
-_INDENT = (0, 0, 0, 3)
-_STYLES = {
-    Role.CULPRIT: "bold red",
-    Role.SUSPECT: "magenta",
-    Role.SILENT: "magenta",
-    Role.VICTIM: "yellow",
-    Role.WAITING: "yellow",
-}
-
-
-def print_analysis(out: Console, report: Report, *, details: bool = False) -> None:
-    """`details`: who waits for whom, also without a fault: in a healthy job all wait."""
-    if report.live is not None:
-        out.print(Text(report.live.heading, "bold red" if report.live.sure else "bold magenta"))
-        for name, seen in report.live.facts:
-            out.print(Text(f"   {name}: {seen}"))
-        out.print(Text("\nby the flight records alone:", "dim"))
-    out.print(Text(report.answer, "bold red" if report.findings else "bold green"))
-    out.print(Text(report.read, "dim"))
-    for number, finding in enumerate(report.findings, start=1):
-        out.print("", *verdict(number, finding, 44), sep="\n")
-    if report.waits is not None and (report.findings or details):
-        out.print("", drawn(report.waits), sep="\n")
-    for part in limits(report.limits):
-        out.print(part)
-
-
-def verdict(number: int, words: FindingWords, width: int) -> Iterator[RenderableType]:
-    """Lines of one verdict; `width` is that of the facts' names. Empty facts are left out.
-
-    Texts are printed as they are: clean those from files first.
-    """
-    unsure = words.confidence is Confidence.UNSURE
-    heading = Text(f"{number}. {words.who}", "bold magenta" if unsure else "bold red")
-    heading.append(f": {words.what}", "bold")
-    heading.append(f"  ({words.kind}, {words.confidence})", "dim")
-    yield heading
-    yield Padding(Text(sentence(words.reason)), _INDENT)
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", max_width=width)
-    grid.add_column(overflow="fold")
-    for name, seen in words.known:
-        grid.add_row(Text(name), Text(seen))
-    yield Padding(grid, _INDENT)
-
-
-def limits(lines: Sequence[str]) -> Iterator[RenderableType]:
-    """What limits an answer."""
-    if lines:
-        yield Text("\nwhat limits this", "bold")
-    for line in lines:
-        yield Padding(Text(f"- {line}"), (0, 0, 0, 2))
-
-
-def drawn(shown: ReportTable) -> Table:
-    """The first two cells of a row with a role have its colour."""
-    table = Table(
-        title=shown.title or None, title_justify="left", title_style="bold", header_style="bold"
-    )
-    for head in shown.heads:
-        table.add_column(head, overflow="fold")
-    for row in shown.rows:
-        style = _STYLES.get(Role(row.role), "") if row.role else ""
-        table.add_row(*(Text(cell, style if at < 2 else "") for at, cell in enumerate(row.cells)))
-    if shown.left_out:
-        table.caption = f"and {counted(shown.left_out, 'rank')} more"
-    return table

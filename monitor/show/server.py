@@ -17,7 +17,7 @@ from flask import Flask, Response, request
 from lightkeeper.monitor.model.names import host_and_port
 from lightkeeper.monitor.show.answers import BODY_MAX_BYTES, KEY, AppContext, check_host, refuse
 from lightkeeper.monitor.show.changing import changing
-from lightkeeper.monitor.show.paging import incident_pages, open_pages, paging
+from lightkeeper.monitor.show.paging import compile_templates, incident_pages, paging
 from lightkeeper.monitor.show.reading import passing, reading
 from lightkeeper.worker_server.http_server import HttpServer, ServerLimits, file_limit
 from lightkeeper.worker_server.plain_text import escaped_body
@@ -30,7 +30,7 @@ def create_app(context: AppContext) -> Flask:
     app = Flask("monitor", static_folder=str(_STATIC), static_url_path="/static")
     app.config["MAX_CONTENT_LENGTH"] = BODY_MAX_BYTES
     app.extensions[KEY] = context
-    open_pages(app, context)
+    compile_templates()
     app.before_request(check_host)
     for routes in (reading, paging, incident_pages, changing, passing):
         app.register_blueprint(routes)
@@ -78,7 +78,7 @@ def parse_bind(text: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address bound to `host`."""
+    """True if only this machine can reach an address bound to `host`."""
     if host == "localhost":
         return True
     try:
@@ -88,7 +88,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_here(url: str, port: int) -> bool:
-    """Whether a URL leads to this port of this machine, however its address is written.
+    """True if a URL leads to this port of this machine, however its address is written.
 
     A name is looked up if the port is the same.
     """

@@ -67,7 +67,7 @@ class StackCrowd:
     role: str
     ranks: tuple[str, ...]
     threads: tuple[StackThread, ...]
-    """Of the first rank: its main thread, then the others."""
+    """Threads of the first rank: its main thread, then the others."""
     at: str
     """The innermost line, and for stacks of an earlier moment their WorkerServer's heading."""
     opened: bool

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from lightkeeper.monitor.decide.accounts import choose
 from lightkeeper.monitor.decide.headline import Headline, JobState, headline_of
-from lightkeeper.monitor.decide.view import SCHEMA, IncidentReport, View, bundle_url, ended_of
+from lightkeeper.monitor.decide.view import SCHEMA, IncidentReport, View, ended_of
 from lightkeeper.monitor.decide.view_json import degraded, report_to_json
 from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
@@ -90,7 +90,7 @@ WORDS: Final = {
 
 
 def training(view: View, headline: Headline) -> Answer:
-    """Whether steps are committed, and what is wrong if anything."""
+    """Are steps committed, and what is wrong if anything?"""
     ended = ended_of(view)
     then = headline.next
     text = f"{headline.says}, {then[:1].lower()}{then[1:]}" if then else headline.says
@@ -135,9 +135,9 @@ def held_back(view: View, headline: Headline) -> Answer:
 
 
 def _brief(report: IncidentReport) -> dict[str, Any]:
-    body, bundle = report_to_json(report), report.bundle
-    where = None if bundle is None else bundle_url(report.incident.id)
-    return {**{key: body[key] for key in _BRIEFLY}, "bundle": where}
+    body = report_to_json(report)
+    bundle = body["bundle"]
+    return {**{key: body[key] for key in _BRIEFLY}, "bundle": bundle and bundle["url"]}
 
 
 _BRIEFLY: Final = (
@@ -179,7 +179,7 @@ def _busiest(view: View) -> str:
 
 
 def keeper(view: View) -> Answer:
-    """Whether it acts, and what it did in the last hour."""
+    """Does it act, and what did it do in the last hour?"""
     word, text = _mode(view)
     lately = choose(view.incidents, {"since": "1h"}, view.snapshot.now_s)[:_RECENT]
     evicted = [r for r in map(view.report, lately) if r.account.outcome in _HOW]

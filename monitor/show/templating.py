@@ -61,7 +61,7 @@ def lines(texts: Iterable[object]) -> Markup:
 
 
 def is_short(cell: object) -> bool:
-    """Whether a table cell must stay on one line; a date and time must too."""
+    """True if a table cell must stay on one line; a date and time must too."""
     if isinstance(cell, Markup):
         return len(cell.striptags()) <= _SHORT_MARKUP
     return len(str(cell)) <= _SHORT

@@ -108,13 +108,13 @@ _BADNESS: Final = {**ORDER, UNKNOWN: -1}
 
 
 def health_of(row: Row) -> str | None:
-    """Of a rank, a group or a host, in a word."""
+    """Health of a rank, a group or a host, in a word."""
     health: str | None = row.get("eviction") or row["health"]
     return health
 
 
 def badness(health: str | None) -> int:
-    """For sorting, worst first; unknown is worst."""
+    """Place in an order of the worst first; unknown is worst."""
     return _BADNESS.get(health or "", -1)
 
 
@@ -171,7 +171,7 @@ class RowsAsked:
         return sorted(chosen, key=key)
 
     def _passes(self, row: Row) -> bool:
-        """Whether a rank, a group or a host passes; a host in quarantine is unhealthy."""
+        """True if a rank, a group or a host is asked for; a host in quarantine is unhealthy."""
         if self.groups and row["group"] not in self.groups:
             return False
         if self.hosts and row["host"] not in self.hosts:

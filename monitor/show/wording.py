@@ -81,7 +81,7 @@ def state_of(view: View, seen: Observation) -> str:
 
 
 def states_of(view: View, *, late: bool) -> dict[RankName, str]:
-    """Of every rank; none is healthy while the job's next commit is late."""
+    """State of every rank; none is healthy while the job's next commit is late."""
     states = {seen.rank: state_of(view, seen) for seen in view.snapshot.observations}
     if not late:
         return states

@@ -170,7 +170,7 @@ def test_times_are_told_in_the_readers_zone_and_utc_under_the_pointer(
 
 def test_the_pace_of_the_last_hour_is_a_line_of_bars(stage, opened, faulty) -> None:
     now_s = faulty.snapshot.now_s
-    trend = tuple(TrendPoint(now_s - 10.0 * n, 1000 - 30 * n, 0.5) for n in reversed(range(20)))
+    trend = tuple(TrendPoint(now_s - 10.0 * n, 0.5) for n in reversed(range(20)))
     page = opened.open(stage(replace(faulty, trend=trend)).url)
     assert texts(page, "#trend") == [f"steps a second, last 3 min {'█' * 20} at most 2"]
     assert_accessible(page)

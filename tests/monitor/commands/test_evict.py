@@ -98,7 +98,7 @@ class Gone(Evicting):
     def serve(self, handler: Handler, method: str, path: str, body: bytes) -> None:
         if path.startswith("/v1/incidents") and not self.asked:
             row = {"id": "absent-rg_7-1", "groups": ["rg_7"], "state": "firing", "hosts": ["n7"]}
-            incidents = {"schema": 1, "incidents": [row]}
+            incidents = {"schema": 1, "incidents": [row] if "group=rg_7" in path else []}
             handler.reply(200, "application/json", json.dumps(incidents).encode())
         else:
             super().serve(handler, method, path, body)

@@ -13,12 +13,12 @@ from lightkeeper.monitor.decide.view import IncidentReport, View
 from lightkeeper.monitor.model.incident import State, Training
 from lightkeeper.monitor.model.observation import LighthouseAway, Snapshot
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Severity
+from lightkeeper.monitor.model.wording import title_of
 from lightkeeper.monitor.show.incident_page import (
     five_facts,
     incident_page,
     incident_text,
     timeline,
-    title,
 )
 from tests.changed import replace
 from tests.monitor.decide.scene import EVICTION, MARKS, hang
@@ -79,8 +79,8 @@ def test_a_commit_before_the_job_stood_is_no_sign_that_it_trains() -> None:
 
 
 def test_a_title_is_who_and_what() -> None:
-    assert title(hang(culprits=("rg_1.0", "rg_1.1"))) == "rg_1.0 and rg_1.1: hang"
-    assert title(hang(culprits=(), groups=())) == "Hang"
+    assert title_of(hang(culprits=("rg_1.0", "rg_1.1"))) == "rg_1.0 and rg_1.1: hang"
+    assert title_of(hang(culprits=(), groups=())) == "Hang"
 
 
 def test_others_that_commit_do_so_without_the_group_that_is_away() -> None:
@@ -100,7 +100,7 @@ def test_every_kind_has_a_title_that_needs_no_manual(kind: Kind) -> None:
     incident = hang()
     incident = replace(incident, kind=kind, verdict=replace(incident.verdict, kind=kind))
     for culprits in (incident.culprits, ()):
-        words = title(report(incident=replace(incident, culprits=culprits)).incident)
+        words = title_of(report(incident=replace(incident, culprits=culprits)).incident)
         assert "_" not in words.replace("rg_1", "")
         assert words[0].isupper() or words.startswith("rg_1")
 
@@ -147,7 +147,7 @@ def test_an_eviction_by_hand_is_no_fault() -> None:
     incident = replace(
         incident, kind=Kind.BY_HAND, verdict=replace(incident.verdict, kind=Kind.BY_HAND)
     )
-    assert title(replace(incident, culprits=())) == "rg_1: evicted by hand"
+    assert title_of(replace(incident, culprits=())) == "rg_1: evicted by hand"
     assert timeline(report(incident=incident))[0].label == "held: cool down"
 
 

@@ -7,14 +7,14 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
-from lightkeeper.monitor.show import latest as making
-from lightkeeper.monitor.show.answers import dump
-from lightkeeper.monitor.show.latest import Latest
-from lightkeeper.monitor.show.pages import FLEET, Context, PagePlace
-from lightkeeper.monitor.show.paging import Pages
+from lightkeeper.monitor.show import answers as making
+from lightkeeper.monitor.show.answers import Latest, dump
+from lightkeeper.monitor.show.pages import FLEET, Context, FleetIndex, Page, PagePlace
+from lightkeeper.monitor.show.paging import make
 from tests.page.views import crowd
 
 HERE = PagePlace(FLEET)
@@ -115,13 +115,13 @@ def test_a_page_of_ten_thousand_ranks_is_answered_from_what_was_made(
 ) -> None:
     """The figures are printed; what is asserted is that asking again costs next to nothing."""
     monkeypatch.setattr(making, "LONG_S", 60.0)  # it is made of every view
-    pages = Pages(Context)
+    pages = Latest[Page]()
     spent: list[list[float]] = [[], []]
     for tick in range(4):
         view = crowd(1250, 8, tick=100 + tick)
         for turn in spent:
             began_s = time.thread_time()
-            body = pages.latest(view, HERE).compressed
+            body = pages.get(view, HERE, partial(make, Context(FleetIndex(view), HERE))).compressed
             turn.append(1e3 * (time.thread_time() - began_s))
     assert len(body) < 30_000
     first, again = spent

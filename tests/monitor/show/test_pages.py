@@ -242,7 +242,7 @@ def test_the_job_is_named_in_the_header() -> None:
 
 def test_a_page_of_64_ranks_stays_under_200_kb() -> None:
     sick = {f"rg_{n}.0": RankHealth.STALLED for n in range(8)}
-    trend = tuple(TrendPoint(NOW_S + 15.0 * n, 50 * n, 0.3) for n in range(240))
+    trend = tuple(TrendPoint(NOW_S + 15.0 * n, 0.3) for n in range(240))
     for size in (6, 8):  # cards of 48, cells of 64
         html = html_of(fleet(crowd(8, size, sick, trend=trend)))
         assert len(html.encode()) < 60_000

@@ -8,7 +8,7 @@ import pytest
 import requests
 
 from lightkeeper.monitor.model.verdict import RankHealth
-from lightkeeper.monitor.show import latest, paging
+from lightkeeper.monitor.show import answers, paging
 from tests.changed import replace
 from tests.monitor.decide.scene import hang
 from tests.page.serving import Stage
@@ -19,7 +19,7 @@ STALLED = {"rg_1.1": RankHealth.STALLED}
 
 @pytest.fixture
 def monitor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setattr(latest, "LONG_S", 60.0)  # the first page of a process takes long
+    monkeypatch.setattr(answers, "LONG_S", 60.0)  # the first page of a process takes long
     made = Stage(crowd(3, 2))
     yield made
     made.close()
@@ -66,7 +66,7 @@ def test_the_page_of_an_incident_is_made_once_a_view_for_all_who_read_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = []
-    monkeypatch.setattr(latest, "LONG_S", 60.0)
+    monkeypatch.setattr(answers, "LONG_S", 60.0)
     monkeypatch.setattr(paging, "incident_page", lambda view, *_: made.append(view) or "<html>")
     views = [replace(crowd(3, 2, tick=100 + n), incidents=(hang(),)) for n in range(2)]
     monitor = Stage(views[0])

@@ -8,7 +8,8 @@ from lightkeeper.monitor.decide.view_json import report_to_json
 from lightkeeper.monitor.model.incident import Incident
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.verdict import Confidence
-from lightkeeper.monitor.show.incident_page import five_facts, incident_page, title
+from lightkeeper.monitor.model.wording import title_of
+from lightkeeper.monitor.show.incident_page import five_facts, incident_page
 from tests.changed import replace
 from tests.monitor.samples import incident, seen, view
 from tests.monitor.show.test_incident_words import story_of, text_of
@@ -38,7 +39,7 @@ def test_programs_read_candidates_and_no_culprit() -> None:
 
 def test_a_message_names_no_culprit() -> None:
     (notice,) = notices(NoticeFacts(110.0, (unsure(),), {}), url="", hold_s=9.0).values()
-    assert notice.title == f"not entered, {WORDS}"
+    assert notice.title == f"Hang, {WORDS}"
     assert (notice.incident["culprits"], notice.incident["candidates"]) == ([], [*CANDIDATES])
 
 
@@ -50,7 +51,7 @@ def test_metrics_call_a_candidate_so() -> None:
 
 def test_the_page_says_that_it_cannot_tell() -> None:
     made = shown().report(unsure())
-    assert title(unsure()) == f"Hang, {WORDS}"
+    assert title_of(unsure()) == f"Hang, {WORDS}"
     assert next(fact.word for fact in five_facts(made, 110.0) if fact.name == "who") == WORDS
     words = text_of(incident_page(shown(), made))
     assert "candidates rg_0.0 , rg_1.0 : one of them may have caused it" in words

@@ -52,7 +52,7 @@ def test_the_webhooks_message() -> None:
         "status": "firing",
         "key": "not_entered rg_1.0",
         "severity": "critical",
-        "title": "rg_1.0: not entered",
+        "title": "rg_1.0: hang",
         "text": "rg_1.0 has not moved for 9 s",
         "since_s": 102.0,
         "ended_s": None,
@@ -100,7 +100,7 @@ def test_alertmanagers_alert_and_its_end() -> None:
                 "cluster": "a",
             },
             "annotations": {
-                "summary": "rg_1.0: not entered",
+                "summary": "rg_1.0: hang",
                 "description": "rg_1.0 has not moved for 9 s",
             },
             "startsAt": "1970-01-01T00:01:42.000Z",
@@ -126,7 +126,7 @@ def test_as_loud_as_the_incident(severity: Severity) -> None:
 def test_what_accuses_nobody_bears_our_name() -> None:
     nobody = replace(incident(), culprits=(), groups=(), incarnations=())
     (made,) = notices(NoticeFacts(NOW_S, (nobody,), {}), url="", hold_s=0.0).values()
-    assert made.title == "lightkeeper: not entered"
+    assert made.title == "lightkeeper: Hang"
 
 
 def test_a_notice_survives_the_store() -> None:

@@ -5,9 +5,10 @@ import io
 import pytest
 from rich.console import Console
 
+from lightkeeper.monitor.commands.offline import print_analysis
 from lightkeeper.monitor.model.units import time_of_rank
 from lightkeeper.monitor.records.job import Problem
-from lightkeeper.monitor.show.report import Report, print_analysis
+from lightkeeper.monitor.show.report import Report
 from tests.monitor.show.jobs import EPOCH_NS, hang, healthy, tie
 
 
