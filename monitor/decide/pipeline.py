@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -47,7 +47,7 @@ from lightkeeper.monitor.detect.track import FINISHED_PHASE, UNDECLARED, RankTra
 from lightkeeper.monitor.detect.waits import build
 from lightkeeper.monitor.detect.wording import looks
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Decision, Eviction, Ruling
+from lightkeeper.monitor.model.eviction import Decision, Eviction, EvictionState, Ruling
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import (
@@ -534,10 +534,14 @@ class Pipeline:
         before counts: a standby decides too, and nobody carries it out.
         """
         before, self._tracker = self._tracker, Tracker(self._config)
-        unfinished = [eviction for eviction in evictions if eviction.open]
+        unfinished = [
+            replace(eviction, state=EvictionState.INTERRUPTED)
+            for eviction in evictions
+            if eviction.open
+        ]
         self._tracker.go_on(incidents, unfinished, before)
         self._past, self._released = [], set()
-        self._take_past(evictions)
+        self._take_past((*evictions, *unfinished))
 
     def reconfigure(self, config: KeeperConfig, policy: Policy) -> None:
         """Judge by these from the next tick; keep what was seen and learned so far.

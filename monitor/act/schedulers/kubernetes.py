@@ -676,19 +676,13 @@ class Kubernetes(Scheduler):
 
     def _cordon(self, host: Host, why: Why, deadline: Deadline) -> Outcome:
         owner = self._owner()
-
-        def compute(node: Body) -> NodeChange:
-            return cordon(node, owner, why, _now())
-
+        compute = partial(cordon, owner=owner, why=why, since=_now())
         said = marked(owner, why, REASON_MAX_CHARS)
         return self._change(host, compute, deadline, bad=True, message=said)
 
     def _uncordon(self, host: Host, reason: str, deadline: Deadline) -> Outcome:
         """Remove our hold, and with the last hold also taint and cordon."""
-
-        def compute(node: Body) -> NodeChange:
-            return uncordon(node, self._owner())
-
+        compute = partial(uncordon, owner=self._owner())
         return self._change(host, compute, deadline, bad=False, message=reason)
 
     def _cordoned(self, deadline: Deadline) -> Iterable[Host]:
