@@ -259,18 +259,6 @@ _OF_STEP: Final = (
 )  # fmt: skip
 
 
-_OF_STEP: Final = (
-    "phase", "phase_age_s", "step", "commits", "last_commit_age_s", "quorum_id", "participants",
-    "loss",
-)  # fmt: skip
-
-
-_OF_STEP: Final = (
-    "phase", "phase_age_s", "step", "commits", "last_commit_age_s", "quorum_id", "participants",
-    "loss",
-)  # fmt: skip
-
-
 def _rank_to_json(view: View, seen: Observation) -> dict[str, Any]:
     identity, outcome, tempo = seen.identity, seen.outcome, view.tempos.get(seen.rank)
     paces = (None, None, None) if tempo is None else (tempo.step_s, tempo.busy_s, tempo.rest_s)
