@@ -101,21 +101,6 @@ _NAME_MAX: Final = 150
 """A file name has 255 bytes: this leaves room for the suffix, and for programs that copy it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """How much is kept; newer bundles take precedence."""
-
-    count: int
-    age_s: float
-    nbytes: int
-
-
-def retention_of(config: KeeperConfig) -> Retention:
-    return Retention(
-        config.evidence_count, config.evidence_days * _DAY_S, config.evidence_total_mib * _MIB
-    )
-
-
 def safe_name(text: str) -> str:
     """A file name for any text: unique, without a folder, never hidden, never too long."""
     plain = _ODD.sub(lambda odd: "".join(f"%{byte:02x}" for byte in _bytes(odd[0])), text)
@@ -138,9 +123,9 @@ def open_new(path: Path) -> IO[bytes]:
 class BundleDir:
     """The bundles on disk. Safe to use from any thread; disk errors are the caller's `OSError`."""
 
-    def __init__(self, folder: Path, retention: Retention) -> None:
+    def __init__(self, folder: Path, config: KeeperConfig) -> None:
         self.folder = folder
-        self._retention = retention
+        self._config = config
         self._opener: Callable[[Path], IO[bytes]] = open_new
         self._files: dict[str, BundleView] = {}
         self._changed = threading.Lock()
@@ -209,10 +194,11 @@ class BundleDir:
         """
         with self._changed:
             files = dict(self._files)
-        count, nbytes, expired = 0, 0, []
+        config, count, nbytes, expired = self._config, 0, 0, []
+        most, most_s = config.evidence_total_mib * _MIB, config.evidence_days * _DAY_S
         for name, file in sorted(files.items(), key=lambda item: (-item[1].written_s, item[0])):
-            fits = count < self._retention.count and nbytes + file.nbytes <= self._retention.nbytes
-            young = now_s - file.written_s <= self._retention.age_s
+            fits = count < config.evidence_count and nbytes + file.nbytes <= most
+            young = now_s - file.written_s <= most_s
             if young and (fits or not count):
                 count, nbytes = count + 1, nbytes + file.nbytes
             else:
