@@ -306,78 +306,6 @@ _OF_HOSTS: Final = frozenset({Kind.NOT_ENTERED, Kind.STRAGGLER, Kind.DEAD, Kind.
 """Kinds for which a host may be to blame."""
 
 
-def fleet_of(
-    history: History,
-    tracker: Tracker,
-    snapshot: Snapshot,
-    *,
-    config: KeeperConfig,
-    past: Iterable[Eviction],
-    doubt: str | None,
-    min_replicas: int | None,
-) -> DecisionFacts:
-    """What the decisions of this tick are based on.
-
-    Args:
-        history: with this tick's snapshot in it.
-        tracker: with this tick's verdicts in it.
-        snapshot: of this tick.
-        config: thresholds.
-        past: evictions asked for within the budget's hour.
-        doubt: why the monitor does not trust itself; None if it does.
-        min_replicas: the Lighthouse's own flag; None: not known.
-    """
-    faults = [incident for incident in tracker.open() if incident.state is not State.PENDING]
-    # who accuses nobody must not prevent the eviction of another group that hangs
-    accused = frozenset(g for i in faults if i.verdict.accuses for g in i.groups)
-    suspected = accused.union(  # who may stand still is not counted on as healthy
-        *(i.groups for i in faults if i.kind not in SLOWS_ONLY and not i.verdict.spare)
-    )
-    shields = tracker.shielded(snapshot.now_s)
-    away = snapshot.lighthouse
-    return DecisionFacts(
-        now_s=snapshot.now_s,
-        groups={
-            group: _view(
-                history,
-                group,
-                members,
-                well=group not in suspected and _anew(members, shields.get(group)),
-            )
-            for group, members in history.groups().items()
-        }
-        | {
-            (name := unseen_name(replica_id)): GroupFacts(
-                name, healthy=False, alive=(), replica_id=replica_id, names=(name,)
-            )
-            for replica_id in history.unseen()
-        },
-        accused=accused,
-        doubt=doubt,
-        lighthouse_away=getattr(away, "reason", None),
-        without_lighthouse={
-            incident.id: missing_without(history, snapshot, incident) for incident in tracker.open()
-        },
-        past=tuple(past),
-        in_flight=_in_flight(tracker, snapshot, config),
-        would=tracker.observed(snapshot.now_s),
-        lessons=tracker.lessons(),
-        faults=_faults(tracker.all()),
-        waited_for=frozenset(
-            group
-            for incident in tracker.open()
-            if incident.verdict.confidence is not Confidence.UNSURE
-            and incident.verdict.stops
-            and any(group_of(rank) not in accused for rank in incident.verdict.victims)
-            for group in incident.groups
-        ),
-        dead_hosts=_dead_hosts(history, config),
-        lighthouse_min_replicas=min_replicas,
-        pause=snapshot.pause,
-        schedulers=snapshot.schedulers,
-    )
-
-
 def _faults(incidents: Iterable[Incident]) -> dict[Host, list[Incident]]:
     """Faults that have fired and are over, by the hosts of their culprits."""
     return grouped(
@@ -755,22 +683,67 @@ class Pipeline:
         ripe = self._tracker.ripe(snapshot.now_s)
         ruled: Sequence[Ruling] = ()
         if ripe:
-            fleet = fleet_of(
-                self._history,
-                self._tracker,
-                snapshot,
-                config=self._config,
-                past=self._past,
-                doubt=self._health.hold,
-                min_replicas=self._min_replicas,
-            )
-            ruled = decide(self._config, fleet, ripe, self._policy)
+            ruled = decide(self._config, self._facts(snapshot), ripe, self._policy)
         new = [ruling for ruling in ruled if self._tracker.decided(ruling, snapshot.now_s)]
         released = releases(
             self._history, snapshot, self._tracker.shown(), past=self._past,
             policy=self._policy, doubt=self._health.hold, asked=self._released,
         )  # fmt: skip
         return (*new, *released)
+
+    def _facts(self, snapshot: Snapshot) -> DecisionFacts:
+        """What the decisions of this tick are based on, once its verdicts are tracked."""
+        history, tracker = self._history, self._tracker
+        faults = [i for i in tracker.open() if i.state is not State.PENDING]
+        # who accuses nobody must not prevent the eviction of another group that hangs
+        accused = frozenset(g for i in faults if i.verdict.accuses for g in i.groups)
+        suspected = accused.union(  # who may stand still is not counted on as healthy
+            *(i.groups for i in faults if i.kind not in SLOWS_ONLY and not i.verdict.spare)
+        )
+        shields = tracker.shielded(snapshot.now_s)
+        away = snapshot.lighthouse
+        return DecisionFacts(
+            now_s=snapshot.now_s,
+            groups={
+                group: _view(
+                    history,
+                    group,
+                    members,
+                    well=group not in suspected and _anew(members, shields.get(group)),
+                )
+                for group, members in history.groups().items()
+            }
+            | {
+                (name := unseen_name(replica_id)): GroupFacts(
+                    name, healthy=False, alive=(), replica_id=replica_id, names=(name,)
+                )
+                for replica_id in history.unseen()
+            },
+            accused=accused,
+            doubt=self._health.hold,
+            lighthouse_away=getattr(away, "reason", None),
+            without_lighthouse={
+                incident.id: missing_without(history, snapshot, incident)
+                for incident in tracker.open()
+            },
+            past=tuple(self._past),
+            in_flight=_in_flight(tracker, snapshot, self._config),
+            would=tracker.observed(snapshot.now_s),
+            lessons=tracker.lessons(),
+            faults=_faults(tracker.all()),
+            waited_for=frozenset(
+                group
+                for incident in tracker.open()
+                if incident.verdict.confidence is not Confidence.UNSURE
+                and incident.verdict.stops
+                and any(group_of(rank) not in accused for rank in incident.verdict.victims)
+                for group in incident.groups
+            ),
+            dead_hosts=_dead_hosts(history, self._config),
+            lighthouse_min_replicas=self._min_replicas,
+            pause=snapshot.pause,
+            schedulers=snapshot.schedulers,
+        )
 
     def _take_past(self, evictions: Sequence[Eviction]) -> None:
         """Count evictions that the evictor has taken up, each once, however often it was asked.
