@@ -49,7 +49,7 @@ PEERS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Whom:
+class CaptureTargets:
     """Ranks to ask, most important first, and those that did not fit."""
 
     asked: tuple[Observation, ...]
@@ -61,7 +61,7 @@ def concerned(
     groups: Iterable[GroupName],
     seen: Sequence[Observation],
     limit: int,
-) -> Whom:
+) -> CaptureTargets:
     """Choose at most `limit` ranks: suspects, their groups, ranks in the evidence, victims.
 
     A straggler's victims still work: a few show the pace, and py-spy need not stop the others. Each
@@ -82,7 +82,7 @@ def concerned(
     present = [rank for rank in ordered if rank in by_rank]
     absent = [rank for rank in ordered if rank not in by_rank]
     asked = tuple(by_rank[rank] for rank in present[:limit])
-    return Whom(asked, (*absent, *present[limit:]))
+    return CaptureTargets(asked, (*absent, *present[limit:]))
 
 
 def _in_turn(seen: Iterable[Observation]) -> list[RankName]:
@@ -319,7 +319,7 @@ class Moment:
     name: MomentName
     began_s: float
     ended_s: float
-    whom: Whom
+    whom: CaptureTargets
     parts: Sequence[Part]
 
 
