@@ -78,6 +78,22 @@ def test_a_damaged_row_does_not_hide_the_others(path: Path, store: Store) -> Non
     assert [stored.id for stored in reopened(path).incidents] == ["inc-1"]
 
 
+@pytest.mark.parametrize("body", ["3", "[]", '["pause"]', "{}", "null"])
+@pytest.mark.parametrize("kind", ["notices", "switches", "targets", "decisions"])
+def test_a_damaged_row_of_any_kind_is_counted_and_left_out(
+    path: Path, store: Store, kind: str, body: str
+) -> None:
+    fill(store)
+    store.close()
+    with sqlite3.connect(path) as db:
+        db.execute("INSERT INTO records VALUES (?, 'damaged', 0, ?)", (kind, body))
+    db.close()
+    with closing(Store(path)) as again:
+        saved = again.remembered()
+        if (kind, body) not in (("targets", "{}"), ("targets", "[]")):  # a target as it may be
+            assert (saved, again.errors) == (EVERYTHING, 1)
+
+
 def test_decisions_that_outlived_their_incidents_go_and_one_by_hand_stays(store: Store) -> None:
     """It has no incident yet if its monitor died at once; who takes over carries it out."""
     over = replace(incident(), state=State.RESOLVED)
