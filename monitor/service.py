@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from lightkeeper.monitor.act.bundles import BundleDir, retention_of
+from lightkeeper.monitor.act.bundles import BundleDir
 from lightkeeper.monitor.act.cluster import Cluster
 from lightkeeper.monitor.act.ends import Ends
 from lightkeeper.monitor.act.evictor import Evictors, Parties
@@ -400,7 +400,7 @@ class Service:
             stack.callback(keeper.close)
             metrics.register(Filled(page_metrics.GATE_METRICS, lambda: keeper))
         folder = options.evidence or beside(store.place.path, "-evidence")
-        bundles = BundleDir(folder, retention_of(options.config))
+        bundles = BundleDir(folder, options.config)
         evidence = Evidence(
             clock=clock,
             fetcher=fetcher,

@@ -17,7 +17,7 @@ ROOT: Final = Path(__file__).parents[1]
 PRODUCT: Final = ("lightkeeper", "monitor", "worker_server", "trainer", "dashboards")
 MOST: Final = 15
 OVER: Final[Mapping[str, int]] = {
-    "monitor/act/poller.py:Poller._observe": 20,
+    "monitor/act/poller.py:Poller._observe": 19,
     "monitor/act/targets.py:Registry._admit": 16,
     "monitor/model/escalation.py:_gate": 18,
     "monitor/model/escalation.py:_kill": 19,

@@ -49,7 +49,7 @@ PEERS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Whom:
+class CaptureTargets:
     """Ranks to ask, most important first, and those that did not fit."""
 
     asked: tuple[Observation, ...]
@@ -61,7 +61,7 @@ def concerned(
     groups: Iterable[GroupName],
     seen: Sequence[Observation],
     limit: int,
-) -> Whom:
+) -> CaptureTargets:
     """Choose at most `limit` ranks: suspects, their groups, ranks in the evidence, victims.
 
     A straggler's victims still work: a few show the pace, and py-spy need not stop the others. Each
@@ -82,7 +82,7 @@ def concerned(
     present = [rank for rank in ordered if rank in by_rank]
     absent = [rank for rank in ordered if rank not in by_rank]
     asked = tuple(by_rank[rank] for rank in present[:limit])
-    return Whom(asked, (*absent, *present[limit:]))
+    return CaptureTargets(asked, (*absent, *present[limit:]))
 
 
 def _in_turn(seen: Iterable[Observation]) -> list[RankName]:
@@ -99,21 +99,6 @@ _MIB: Final = 1024 * 1024
 _DAY_S: Final = 86_400.0
 _NAME_MAX: Final = 150
 """A file name has 255 bytes: this leaves room for the suffix, and for programs that copy it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """How much is kept; newer bundles take precedence."""
-
-    count: int
-    age_s: float
-    nbytes: int
-
-
-def retention_of(config: KeeperConfig) -> Retention:
-    return Retention(
-        config.evidence_count, config.evidence_days * _DAY_S, config.evidence_total_mib * _MIB
-    )
 
 
 def safe_name(text: str) -> str:
@@ -138,9 +123,9 @@ def open_new(path: Path) -> IO[bytes]:
 class BundleDir:
     """The bundles on disk. Safe to use from any thread; disk errors are the caller's `OSError`."""
 
-    def __init__(self, folder: Path, retention: Retention) -> None:
+    def __init__(self, folder: Path, config: KeeperConfig) -> None:
         self.folder = folder
-        self._retention = retention
+        self._config = config
         self._opener: Callable[[Path], IO[bytes]] = open_new
         self._files: dict[str, BundleView] = {}
         self._changed = threading.Lock()
@@ -209,10 +194,11 @@ class BundleDir:
         """
         with self._changed:
             files = dict(self._files)
-        count, nbytes, expired = 0, 0, []
+        config, count, nbytes, expired = self._config, 0, 0, []
+        most, most_s = config.evidence_total_mib * _MIB, config.evidence_days * _DAY_S
         for name, file in sorted(files.items(), key=lambda item: (-item[1].written_s, item[0])):
-            fits = count < self._retention.count and nbytes + file.nbytes <= self._retention.nbytes
-            young = now_s - file.written_s <= self._retention.age_s
+            fits = count < config.evidence_count and nbytes + file.nbytes <= most
+            young = now_s - file.written_s <= most_s
             if young and (fits or not count):
                 count, nbytes = count + 1, nbytes + file.nbytes
             else:
@@ -333,7 +319,7 @@ class Moment:
     name: MomentName
     began_s: float
     ended_s: float
-    whom: Whom
+    whom: CaptureTargets
     parts: Sequence[Part]
 
 

@@ -24,11 +24,11 @@ from lightkeeper.monitor.act.bundles import (
     KINDS,
     BundleDir,
     BundleKind,
+    CaptureTargets,
     Moment,
     MomentName,
     Part,
     PartStatus,
-    Whom,
     concerned,
     fill,
     weigh,
@@ -442,7 +442,7 @@ class Evidence:
         self._captures.labels(str(moment or "story"), outcome).inc()
 
 
-def _outcome(parts: list[Part], whom: Whom) -> str:
+def _outcome(parts: list[Part], whom: CaptureTargets) -> str:
     taken = sum(part.body is not None for part in parts)
     if not taken:
         return "empty"

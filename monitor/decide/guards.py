@@ -16,7 +16,15 @@ from typing import Final
 
 from lightkeeper.monitor.decide.rules import DEFAULT, Policy, PolicyAction, utc_moment
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import EndManner, Evict, Eviction, Guard, Hold, Ruling
+from lightkeeper.monitor.model.eviction import (
+    EndManner,
+    Evict,
+    Eviction,
+    EvictionState,
+    Guard,
+    Hold,
+    Ruling,
+)
 from lightkeeper.monitor.model.incident import Incident, oldest_first
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, Pause
@@ -264,8 +272,8 @@ class Case:
         """Evictions that count against this one. If it is only observed, other observed ones count
         too, so that the record is what would have happened.
         """
-        own = self.incident.id  # its open one was cut short: to ask again is the same eviction
-        past = tuple(e for e in self.fleet.past if not (e.open and e.incident_id == own))
+        own, cut_short = self.incident.id, EvictionState.INTERRUPTED  # the same is asked again
+        past = tuple(e for e in self.fleet.past if (e.incident_id, e.state) != (own, cut_short))
         return (*past, *self.fleet.would) if self.only_observed else past
 
     def goes_with(self, groups: Iterable[GroupName]) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -47,7 +47,7 @@ from lightkeeper.monitor.detect.track import UNDECLARED, RankTrack
 from lightkeeper.monitor.detect.waits import build
 from lightkeeper.monitor.detect.wording import looks
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Decision, Eviction, Ruling
+from lightkeeper.monitor.model.eviction import Decision, Eviction, EvictionState, Ruling
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import (
@@ -306,78 +306,6 @@ _OF_HOSTS: Final = frozenset({Kind.NOT_ENTERED, Kind.STRAGGLER, Kind.DEAD, Kind.
 """Kinds for which a host may be to blame."""
 
 
-def fleet_of(
-    history: History,
-    tracker: Tracker,
-    snapshot: Snapshot,
-    *,
-    config: KeeperConfig,
-    past: Iterable[Eviction],
-    doubt: str | None,
-    min_replicas: int | None,
-) -> DecisionFacts:
-    """What the decisions of this tick are based on.
-
-    Args:
-        history: with this tick's snapshot in it.
-        tracker: with this tick's verdicts in it.
-        snapshot: of this tick.
-        config: thresholds.
-        past: evictions asked for within the budget's hour.
-        doubt: why the monitor does not trust itself; None if it does.
-        min_replicas: the Lighthouse's own flag; None: not known.
-    """
-    faults = [incident for incident in tracker.open() if incident.state is not State.PENDING]
-    # who accuses nobody must not prevent the eviction of another group that hangs
-    accused = frozenset(g for i in faults if i.verdict.accuses for g in i.groups)
-    suspected = accused.union(  # who may stand still is not counted on as healthy
-        *(i.groups for i in faults if i.kind not in SLOWS_ONLY and not i.verdict.spare)
-    )
-    shields = tracker.shielded(snapshot.now_s)
-    away = snapshot.lighthouse
-    return DecisionFacts(
-        now_s=snapshot.now_s,
-        groups={
-            group: _view(
-                history,
-                group,
-                members,
-                well=group not in suspected and _anew(members, shields.get(group)),
-            )
-            for group, members in history.groups().items()
-        }
-        | {
-            (name := unseen_name(replica_id)): GroupFacts(
-                name, healthy=False, alive=(), replica_id=replica_id, names=(name,)
-            )
-            for replica_id in history.unseen()
-        },
-        accused=accused,
-        doubt=doubt,
-        lighthouse_away=getattr(away, "reason", None),
-        without_lighthouse={
-            incident.id: missing_without(history, snapshot, incident) for incident in tracker.open()
-        },
-        past=tuple(past),
-        in_flight=_in_flight(tracker, snapshot, config),
-        would=tracker.observed(snapshot.now_s),
-        lessons=tracker.lessons(),
-        faults=_faults(tracker.all()),
-        waited_for=frozenset(
-            group
-            for incident in tracker.open()
-            if incident.verdict.confidence is not Confidence.UNSURE
-            and incident.verdict.stops
-            and any(group_of(rank) not in accused for rank in incident.verdict.victims)
-            for group in incident.groups
-        ),
-        dead_hosts=_dead_hosts(history, config),
-        lighthouse_min_replicas=min_replicas,
-        pause=snapshot.pause,
-        schedulers=snapshot.schedulers,
-    )
-
-
 def _faults(incidents: Iterable[Incident]) -> dict[Host, list[Incident]]:
     """Faults that have fired and are over, by the hosts of their culprits."""
     return grouped(
@@ -534,10 +462,14 @@ class Pipeline:
         before counts: a standby decides too, and nobody carries it out.
         """
         before, self._tracker = self._tracker, Tracker(self._config)
-        unfinished = [eviction for eviction in evictions if eviction.open]
+        unfinished = [
+            replace(eviction, state=EvictionState.INTERRUPTED)
+            for eviction in evictions
+            if eviction.open
+        ]
         self._tracker.go_on(incidents, unfinished, before)
         self._past, self._released = [], set()
-        self._take_past(evictions)
+        self._take_past((*evictions, *unfinished))
 
     def reconfigure(self, config: KeeperConfig, policy: Policy) -> None:
         """Judge by these from the next tick; keep what was seen and learned so far.
@@ -752,22 +684,67 @@ class Pipeline:
         ripe = self._tracker.ripe(snapshot.now_s)
         ruled: Sequence[Ruling] = ()
         if ripe:
-            fleet = fleet_of(
-                self._history,
-                self._tracker,
-                snapshot,
-                config=self._config,
-                past=self._past,
-                doubt=self._health.hold,
-                min_replicas=self._min_replicas,
-            )
-            ruled = decide(self._config, fleet, ripe, self._policy)
+            ruled = decide(self._config, self._facts(snapshot), ripe, self._policy)
         new = [ruling for ruling in ruled if self._tracker.decided(ruling, snapshot.now_s)]
         released = releases(
             self._history, snapshot, self._tracker.shown(), past=self._past,
             policy=self._policy, doubt=self._health.hold, asked=self._released,
         )  # fmt: skip
         return (*new, *released)
+
+    def _facts(self, snapshot: Snapshot) -> DecisionFacts:
+        """What the decisions of this tick are based on, once its verdicts are tracked."""
+        history, tracker = self._history, self._tracker
+        faults = [i for i in tracker.open() if i.state is not State.PENDING]
+        # who accuses nobody must not prevent the eviction of another group that hangs
+        accused = frozenset(g for i in faults if i.verdict.accuses for g in i.groups)
+        suspected = accused.union(  # who may stand still is not counted on as healthy
+            *(i.groups for i in faults if i.kind not in SLOWS_ONLY and not i.verdict.spare)
+        )
+        shields = tracker.shielded(snapshot.now_s)
+        away = snapshot.lighthouse
+        return DecisionFacts(
+            now_s=snapshot.now_s,
+            groups={
+                group: _view(
+                    history,
+                    group,
+                    members,
+                    well=group not in suspected and _anew(members, shields.get(group)),
+                )
+                for group, members in history.groups().items()
+            }
+            | {
+                (name := unseen_name(replica_id)): GroupFacts(
+                    name, healthy=False, alive=(), replica_id=replica_id, names=(name,)
+                )
+                for replica_id in history.unseen()
+            },
+            accused=accused,
+            doubt=self._health.hold,
+            lighthouse_away=getattr(away, "reason", None),
+            without_lighthouse={
+                incident.id: missing_without(history, snapshot, incident)
+                for incident in tracker.open()
+            },
+            past=tuple(self._past),
+            in_flight=_in_flight(tracker, snapshot, self._config),
+            would=tracker.observed(snapshot.now_s),
+            lessons=tracker.lessons(),
+            faults=_faults(tracker.all()),
+            waited_for=frozenset(
+                group
+                for incident in tracker.open()
+                if incident.verdict.confidence is not Confidence.UNSURE
+                and incident.verdict.stops
+                and any(group_of(rank) not in accused for rank in incident.verdict.victims)
+                for group in incident.groups
+            ),
+            dead_hosts=_dead_hosts(history, self._config),
+            lighthouse_min_replicas=self._min_replicas,
+            pause=snapshot.pause,
+            schedulers=snapshot.schedulers,
+        )
 
     def _take_past(self, evictions: Sequence[Eviction]) -> None:
         """Count evictions that the evictor has taken up, each once, however often it was asked.

@@ -13,7 +13,7 @@ from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.rules import DEFAULT, Policy
 from lightkeeper.monitor.journal import memory
 from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
-from lightkeeper.monitor.model.eviction import Decision, Evict, Eviction
+from lightkeeper.monitor.model.eviction import Eviction
 from lightkeeper.monitor.model.incident import Incident, incident_from_json, incident_to_json
 from lightkeeper.monitor.model.observation import Snapshot
 from lightkeeper.monitor.model.plain import from_plain, readable, to_plain
@@ -205,17 +205,11 @@ class Tick:
 def outcome_of(result: TickResult, crash: str | None = None) -> TickOutcome:
     return TickOutcome(
         changed=result.changed,
-        decisions=[decision_as_told(decision) for decision in result.decisions],
+        decisions=[{"action": each.action, **to_plain(each)} for each in result.decisions],
         wanted=[str(rank) for rank in result.wants_records],
         failures=dict(result.detector_failures) or None,
         crash=crash,
     )
-
-
-def decision_as_told(decision: Decision) -> dict[str, Any]:
-    """Its fields and its `action`: evict, hold, would_evict or release."""
-    action = "evict" if isinstance(decision, Evict) else decision.action
-    return {"action": action, **to_plain(decision)}
 
 
 def outcome_to_json(outcome: TickOutcome) -> dict[str, Any]:

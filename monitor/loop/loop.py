@@ -89,25 +89,10 @@ class Observing:
         """What is known about the Lighthouse over all ticks."""
 
     def look(
-        self,
-        tick: int,
-        now_s: float,
-        lateness_s: float,
-        *,
-        wanted: Sequence[RankName],
-        past: Sequence[RankName],
-        watched: Sequence[RankName] = (),
-        again: bool = False,
+        self, tick: int, now_s: float, lateness_s: float, before: TickResult, *, again: bool
     ) -> Snapshot:
-        """The snapshot of this tick.
-
-        Args:
-            now_s: when the tick began.
-            lateness_s: how much later than planned.
-            wanted: ranks whose flight records are read as well.
-            past: ranks whose past steps are read.
-            watched: ranks that are asked themselves.
-            again: whether this look is one between two planned ones.
+        """The snapshot of the tick that began at `now_s`, so much later than planned, with what the
+        tick before asked for. `again`: it is one between two planned ones.
         """
         components, targets = self._components, self._components.registry.targets()
         most_s = max(_SWEEP_MOST_S, _SWEEP_A_RANK_S * len(targets))
@@ -120,9 +105,9 @@ class Observing:
         sweep = components.poller.sweep(
             targets,
             deadline_s=deadline_s,
-            wanted=wanted,
-            past=past,
-            watched=watched,
+            wanted=before.wants_records,
+            past=before.wants_steps,
+            watched=before.watches,
             again=again,
         )
         lighthouse: LighthouseView | LighthouseAway = LighthouseAway(NO_LIGHTHOUSE)
@@ -364,9 +349,8 @@ class Keeper:
         snapshot = None
         with self._errors.part("sweep"):
             snapshot = self._observing.look(
-                self._tick, began_s, lateness_s, wanted=self._result.wants_records,
-                past=self._result.wants_steps, watched=self._result.watches, again=again,
-            )  # fmt: skip
+                self._tick, began_s, lateness_s, self._result, again=again
+            )
         self.idle.clear()
         if snapshot is not None:
             result = self._decide(snapshot)

@@ -82,6 +82,8 @@ class EndManner:
 class Evict:
     """Evict this replica group."""
 
+    action: ClassVar = "evict"
+
     incident_id: IncidentId
     group: GroupName
     replica_id: ReplicaId | None

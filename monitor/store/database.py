@@ -359,9 +359,11 @@ def message_of(error: exc.SQLAlchemyError) -> str:
 
 def _write_rows(db: Connection, batch: Mapping[Key, Row | None]) -> None:
     """Write rows together: a statement for each took most of the time."""
-    gone = [{"_kind": kind, "_key": key} for (kind, key), row in batch.items() if row is None]
+    gone = [
+        {"_kind": kind, "_key": _storable(key)} for (kind, key), row in batch.items() if row is None
+    ]
     rows = [
-        {"kind": kind, "key": _storable(key), "at_s": row[0], "body": _storable(row[1])}
+        {"kind": kind, "key": _storable(key), "at_s": row[0], "body": row[1]}
         for (kind, key), row in batch.items()
         if row is not None
     ]

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from lightkeeper.monitor.store.database import LeaseTable
 
 
-# -- grip --------------------------------------------------------------------------------------
+# -- held lease --------------------------------------------------------------------------------
 
 
 TTL_S: Final = 5.0
@@ -63,7 +63,7 @@ apart in `TTL_S`, and than a request takes to arrive."""
 
 
 @dataclass(frozen=True, slots=True)
-class Grip:
+class HeldLease:
     """A lease that this monitor holds. Times are seconds on its own clock, which never stops."""
 
     epoch: int
@@ -223,7 +223,7 @@ class Lease:
         self._holder, self._url = holder, url
         self._clock = clock
         self._lock = threading.Lock()
-        self._grip: Grip | None = None
+        self._lease: HeldLease | None = None
         self._watch: Watch | None = None
         self._since_s: float | None = None
         self._problem: str | None = None
@@ -238,10 +238,10 @@ class Lease:
         """Stop the thread; release the lease if this monitor holds it."""
         self._worker.close(TTL_S)
         with self._lock:
-            grip, self._grip = self._grip, None
-        if grip is not None:
+            held, self._lease = self._lease, None
+        if held is not None:
             try:
-                self._table.give_back(Fence(self._holder, grip.epoch))
+                self._table.give_back(Fence(self._holder, held.epoch))
             except StoreError as exc:
                 log.warning("the lease is not given back, it runs out by itself: %s", exc)
 
@@ -254,21 +254,21 @@ class Lease:
         each write against the row anyway. Acting needs more than a fence: see `why_not`.
         """
         with self._lock:
-            return None if self._grip is None else Fence(self._holder, self._grip.epoch)
+            return None if self._lease is None else Fence(self._holder, self._lease.epoch)
 
     def why_not(self) -> str | None:
         """Why this monitor may not act at this moment; None while it may. Never waits."""
         now_s = self._clock()
         with self._lock:
-            grip, problem = self._grip, self._problem
+            held, problem = self._lease, self._problem
         if (gone := self._table.gone) is not None:
             return gone
-        if grip is None:
+        if held is None:
             return "another monitor holds the lease, or may hold it"
-        if grip.left_s(now_s) > 0:
+        if held.left_s(now_s) > 0:
             return None
         why = f": {problem}" if problem else ""
-        return f"the lease could not be renewed for {now_s - grip.asked_s:.0f} s{why}"
+        return f"the lease could not be renewed for {now_s - held.asked_s:.0f} s{why}"
 
     def lapse(self) -> str | None:
         """Why this monitor may not act although it has a fence: the database is away."""
@@ -277,12 +277,12 @@ class Lease:
     def standing(self) -> LeaseStanding:
         active = self.why_not() is None
         with self._lock:
-            grip, watch = self._grip, self._watch
+            held, watch = self._lease, self._watch
             problem = self._problem or self._worker.crash
-            if grip is not None:
+            if held is not None:
                 return LeaseStanding(
                     active,
-                    grip.epoch,
+                    held.epoch,
                     holder_words(self._holder),
                     self._url,
                     self._since_s,
@@ -304,10 +304,10 @@ class Lease:
     def turn(self) -> None:
         """Renew the lease, or take it if that is allowed by now."""
         with self._lock:
-            grip = self._grip
+            held = self._lease
         try:
-            if grip is not None:
-                self._renew(grip.epoch)
+            if held is not None:
+                self._renew(held.epoch)
             else:
                 self._look()
         except StoreError as exc:
@@ -316,7 +316,9 @@ class Lease:
                     log.warning("the lease cannot be renewed: %s", exc)
                 self._problem = str(exc)
                 if isinstance(exc, Gone):
-                    self._grip = None  # at once: whoever starts on that name has a store of its own
+                    self._lease = (
+                        None  # at once: whoever starts on that name has a store of its own
+                    )
 
     def _renew(self, epoch: int) -> None:
         asked_s = self._clock()
@@ -344,16 +346,16 @@ class Lease:
 
     def _held(self, epoch: int, asked_s: float) -> None:
         with self._lock:
-            if self._grip is None:
+            if self._lease is None:
                 log.info("this monitor holds the lease (epoch %d)", epoch)
-            self._grip = Grip(epoch, asked_s)
+            self._lease = HeldLease(epoch, asked_s)
             self._watch = self._problem = None
 
     def _lost(self) -> None:
         with self._lock:
-            if self._grip is not None:
+            if self._lease is not None:
                 log.warning("the lease is another monitor's: this one stands by")
-            self._grip = self._watch = None
+            self._lease = self._watch = None
             # if the database fails over to a copy that lags behind, the row may show our old name
             # again: with a new name, this monitor does not take that lease for its own
             self._holder = renamed(self._holder)

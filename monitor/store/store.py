@@ -226,9 +226,9 @@ class Store:
                 quarantine=read("quarantine", partial(from_plain, QuarantineEntry)),
                 quarantine_events=read("quarantine_events", partial(from_plain, QuarantineEvent)),
                 targets=read("targets", dict),
-                notices=read("notices", tuple),
+                notices=read("notices", lambda row: (row[0], row[1], dict(row[2]))),
                 runs=read("runs", partial(from_plain, Run))[::-1],
-                switches=dict(read("switches", tuple)),
+                switches=dict(read("switches", lambda row: (row[0], str(row[1])))),
             )
         except StoreError as exc:
             raise StoreError(f"cannot read store {self.place}: {exc}") from exc
@@ -238,7 +238,7 @@ class Store:
         for body in self.database.rows(kind):
             try:
                 values.append(make(json.loads(body)))
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
                 self.errors += 1
         return tuple(values)
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from lightkeeper.monitor.act.bundles import BundleDir, Retention
+from lightkeeper.monitor.act.bundles import BundleDir
 from lightkeeper.monitor.decide.view import View
+from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.incident import BundleView, State, Transition
 from lightkeeper.monitor.show.incident_page import BundleStacks
 from lightkeeper.monitor.show.stacks import StacksReader
@@ -46,7 +47,7 @@ def view(*incidents: Any, **more: Any) -> View:
 def stacks(tmp_path_factory: pytest.TempPathFactory) -> BundleStacks:
     """In the bundle of a real fleet."""
     shutil.copy(REAL, (folder := tmp_path_factory.mktemp("evidence")) / f"{ID}.zip")
-    bundles = BundleDir(folder, Retention(1, 1e9, 1 << 40))
+    bundles = BundleDir(folder, KeeperConfig())
     bundles.open()
     return StacksReader(bundles).get(ID)
 

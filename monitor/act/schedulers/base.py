@@ -49,11 +49,6 @@ _SLURM = "slurm_job_id"
 _POD = "pod_uid"
 
 
-def strangers(group: GroupName, everyone: Iterable[Place]) -> tuple[Place, ...]:
-    """The places of all ranks that are not of this group."""
-    return tuple(place for place in everyone if group_of(place.rank) != group)
-
-
 def refuse_shared_job(others: Sequence[Place], job: str, step: str | None) -> None:
     """A rank that names no place may be in this job; a rank known to be in a pod is not in Slurm.
 
@@ -309,11 +304,15 @@ class Scheduler(ABC):
         lost: Lost | None = None,
     ) -> Outcome:
         """End what runs a group at these places, and nothing of any other group."""
-        return self._outcome(
-            lambda deadline: self._remove(group, places, Why(reason, incident_id, lost), deadline),
-            timeout_s,
-            f"{group} not removed",
-        )
+        why = Why(reason, incident_id, lost)
+
+        def remove(deadline: Deadline) -> Outcome:
+            if not places:
+                raise Refusal("no rank of it is known")
+            others = [place for place in self._everyone() if group_of(place.rank) != group]
+            return self._remove(group, places, others, why, deadline)
+
+        return self._outcome(remove, timeout_s, f"{group} not removed")
 
     def cordoned(self, timeout_s: float) -> Sequence[Host] | None:
         """The hosts that have our cordon now; None if that is not known."""
@@ -365,8 +364,9 @@ class Scheduler(ABC):
 
     @abstractmethod
     def _remove(
-        self, group: GroupName, places: Sequence[Place], why: Why, deadline: Deadline
-    ) -> Outcome: ...
+        self, group: GroupName, places: Sequence[Place], others: Sequence[Place], why: Why,
+        deadline: Deadline,
+    ) -> Outcome: ...  # fmt: skip
 
     @abstractmethod
     def _cordoned(self, deadline: Deadline) -> Iterable[Host] | None: ...

@@ -40,7 +40,6 @@ from lightkeeper.monitor.act.schedulers.base import (
     plain_line,
     refuse_shared_pod,
     retrying,
-    strangers,
 )
 from lightkeeper.monitor.act.testimonies import UNKNOWN_S, Fact, Said, read_fact, seconds_since
 from lightkeeper.monitor.background import in_thread
@@ -453,17 +452,12 @@ class WantedPod:
         return f"pod {self.namespace}/{self.name or self.uid}"
 
 
-def wanted_of(
-    group: GroupName, places: Sequence[Place], everyone: Iterable[Place]
-) -> tuple[WantedPod, ...]:
+def wanted_of(places: Sequence[Place], others: Sequence[Place]) -> tuple[WantedPod, ...]:
     """The pods at these places, each once.
 
     Raises:
-        Refusal: a rank does not name its pod, or somebody else's rank is, or may be, in it.
+        Refusal: a rank does not name its pod, or one of the others is, or may be, in it.
     """
-    if not places:
-        raise Refusal("no rank of it is known")
-    others = strangers(group, everyone)
     pods: dict[str, WantedPod] = {}
     for place in places:
         pod = _wanted(place)
@@ -676,19 +670,13 @@ class Kubernetes(Scheduler):
 
     def _cordon(self, host: Host, why: Why, deadline: Deadline) -> Outcome:
         owner = self._owner()
-
-        def compute(node: Body) -> NodeChange:
-            return cordon(node, owner, why, _now())
-
+        compute = partial(cordon, owner=owner, why=why, since=_now())
         said = marked(owner, why, REASON_MAX_CHARS)
         return self._change(host, compute, deadline, bad=True, message=said)
 
     def _uncordon(self, host: Host, reason: str, deadline: Deadline) -> Outcome:
         """Remove our hold, and with the last hold also taint and cordon."""
-
-        def compute(node: Body) -> NodeChange:
-            return uncordon(node, self._owner())
-
+        compute = partial(uncordon, owner=self._owner())
         return self._change(host, compute, deadline, bad=False, message=reason)
 
     def _cordoned(self, deadline: Deadline) -> Iterable[Host]:
@@ -729,20 +717,15 @@ class Kubernetes(Scheduler):
     # -- pods ----------------------------------------------------------------------------------
 
     def _remove(
-        self, group: GroupName, places: Sequence[Place], why: Why, deadline: Deadline
-    ) -> Outcome:
+        self, _group: GroupName, places: Sequence[Place], others: Sequence[Place], why: Why,
+        deadline: Deadline,
+    ) -> Outcome:  # fmt: skip
         """Delete the pods that run only this group. A deletion cannot record a reason."""
-        everyone = self._everyone()
-        wanted = wanted_of(group, places, everyone)
-        pods = self._find(group, wanted, everyone, deadline)
+        pods = self._find(wanted_of(places, others), others, deadline)
         return Outcome(True, self._carry_out(pods, why, deadline))
 
     def _find(
-        self,
-        group: GroupName,
-        wanted: Sequence[WantedPod],
-        everyone: Sequence[Place],
-        deadline: Deadline,
+        self, wanted: Sequence[WantedPod], others: Sequence[Place], deadline: Deadline
     ) -> Sequence[WantedPod]:
         """The wanted pods that still exist; in Primus-SaFE also all other pods of their group.
 
@@ -750,7 +733,6 @@ class Kubernetes(Scheduler):
             Refusal: a pod of the group carries, or may carry, somebody else's rank.
         """
         pods: dict[str, WantedPod] = {}
-        others = strangers(group, everyone)
         for sought in wanted:
             pod = self._look(sought, deadline)
             if pod is None:

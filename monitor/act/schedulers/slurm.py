@@ -36,7 +36,6 @@ from lightkeeper.monitor.act.schedulers.base import (
     mark,
     marked,
     refuse_shared_job,
-    strangers,
 )
 from lightkeeper.monitor.act.testimonies import Fact, Said, read_fact, seconds_since
 from lightkeeper.monitor.model.names import GroupName, Host, one_line
@@ -230,23 +229,6 @@ class SlurmTarget:
         return f"job {self.job}" if self.step is None else f"step {self.job}.{self.step}"
 
 
-def targets_of(
-    group: GroupName, places: Sequence[Place], everyone: Iterable[Place]
-) -> tuple[SlurmTarget, ...]:
-    """The steps or jobs to end, each once.
-
-    Raises:
-        Refusal: a rank of the group does not name its job, or somebody else is, or may be, there.
-    """
-    if not places:
-        raise Refusal("no rank of it is known")
-    targets = sorted({_target(place) for place in places}, key=str)
-    others = strangers(group, everyone)
-    for target in targets:
-        refuse_shared_job(others, target.job, target.step)
-    return tuple(targets)
-
-
 def _target(place: Place) -> SlurmTarget:
     job = place.labels.get("slurm_job_id", "")
     step = place.labels.get("slurm_step_id")
@@ -428,12 +410,15 @@ class Slurm(Scheduler):
     # -- jobs ----------------------------------------------------------------------------------
 
     def _remove(
-        self, group: GroupName, places: Sequence[Place], why: Why, deadline: Deadline
-    ) -> Outcome:
+        self, _group: GroupName, places: Sequence[Place], others: Sequence[Place], why: Why,
+        deadline: Deadline,
+    ) -> Outcome:  # fmt: skip
         """Cancel the steps, or jobs, that run only this group. A reason cannot be recorded. A job
         of a lost group is requeued if it can be: it shall come back.
         """
-        targets = targets_of(group, places, self._everyone())
+        targets = sorted({_target(place) for place in places}, key=str)
+        for target in targets:
+            refuse_shared_job(others, target.job, target.step)
         jobs = {target.job: self._job(target, deadline) for target in targets}
         down = [] if why.lost is None else self._down(places, why.lost, deadline)
         try:

@@ -29,7 +29,6 @@ from lightkeeper.monitor.act.schedulers.base import (
     Why,
     plain_line,
     retrying,
-    strangers,
 )
 from lightkeeper.monitor.model.names import GroupName, Host, shown_url, without_secrets
 
@@ -102,12 +101,13 @@ class WebhookScheduler(Scheduler):
         return self._ask("uncordon", {"host": host, "reason": _line(reason)}, deadline)
 
     def _remove(
-        self, group: GroupName, places: Sequence[Place], why: Why, deadline: Deadline
-    ) -> Outcome:
+        self, group: GroupName, places: Sequence[Place], others: Sequence[Place], why: Why,
+        deadline: Deadline,
+    ) -> Outcome:  # fmt: skip
         labels = [place.labels for place in places if place.labels]
         if not labels:
             raise Refusal("none of its ranks tells its place")
-        for other in strangers(group, self._everyone()):
+        for other in others:
             if other.labels in labels:  # what ends one ends both
                 raise Refusal(f"{other.rank} runs in the same place")
         body = {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkeeper.monitor.act.bundles import BundleDir, Retention
+from lightkeeper.monitor.act.bundles import BundleDir
 from lightkeeper.monitor.act.evictor import Evictors, Parties
 from lightkeeper.monitor.act.evidence import Evidence
 from lightkeeper.monitor.act.http import Fetcher, Tokens
@@ -81,7 +81,7 @@ class Bench:
         self.evidence = Evidence(
             clock=self.clock,
             fetcher=fetcher,
-            bundles=BundleDir(path.with_name("evidence"), Retention(0, 0.0, 0)),
+            bundles=BundleDir(path.with_name("evidence"), KeeperConfig()),
             config=KeeperConfig(evidence_count=0),
             metrics=self.metrics,
         )

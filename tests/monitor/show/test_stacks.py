@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from lightkeeper.monitor.act.bundles import BundleDir, Retention
+from lightkeeper.monitor.act.bundles import BundleDir
+from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.names import IncidentId
 from lightkeeper.monitor.show import stacks as stacks_module
 from lightkeeper.monitor.show.incident_page import BundleStacks
@@ -22,7 +23,7 @@ ID = IncidentId("inc-1")
 
 
 def reader_of(folder: Path) -> StacksReader:
-    bundles = BundleDir(folder, Retention(10, 1e9, 1 << 40))
+    bundles = BundleDir(folder, KeeperConfig())
     bundles.open()
     return StacksReader(bundles)
 

@@ -15,6 +15,7 @@ from sqlalchemy import event
 from lightkeeper.monitor.model.eviction import Fence, Remembered
 from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.names import IncidentId, RankName
+from lightkeeper.monitor.store import store as storing
 from lightkeeper.monitor.store.place import StoreError
 from lightkeeper.monitor.store.store import Store
 from tests.monitor.samples import ENTRY, EVENT, EVICTION, GROUP_ENTRY, HOLD, incident
@@ -77,6 +78,22 @@ def test_a_damaged_row_does_not_hide_the_others(path: Path, store: Store) -> Non
     assert [stored.id for stored in reopened(path).incidents] == ["inc-1"]
 
 
+@pytest.mark.parametrize("body", ["3", "[]", '["pause"]', "{}", "null"])
+@pytest.mark.parametrize("kind", ["notices", "switches", "targets", "decisions"])
+def test_a_damaged_row_of_any_kind_is_counted_and_left_out(
+    path: Path, store: Store, kind: str, body: str
+) -> None:
+    fill(store)
+    store.close()
+    with sqlite3.connect(path) as db:
+        db.execute("INSERT INTO records VALUES (?, 'damaged', 0, ?)", (kind, body))
+    db.close()
+    with closing(Store(path)) as again:
+        saved = again.remembered()
+        if (kind, body) not in (("targets", "{}"), ("targets", "[]")):  # a target as it may be
+            assert (saved, again.errors) == (EVERYTHING, 1)
+
+
 def test_decisions_that_outlived_their_incidents_go_and_one_by_hand_stays(store: Store) -> None:
     """It has no incident yet if its monitor died at once; who takes over carries it out."""
     over = replace(incident(), state=State.RESOLVED)
@@ -91,6 +108,19 @@ def test_decisions_that_outlived_their_incidents_go_and_one_by_hand_stays(store:
     assert store.lead(Fence("one", 1)).decisions == (HELD, by_hand)
     assert store.flush()
     assert store.remembered().decisions == (HELD, by_hand)
+
+
+def test_who_takes_over_keeps_the_latest_that_are_over_and_all_that_are_open(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storing, "RESOLVED_KEPT", 2)
+    over = [replace(incident(f"inc-{n}", 100.0 * n), state=State.RESOLVED) for n in range(1, 5)]
+    store.save_incidents([incident("inc-0", 50.0), *over])
+    store.flush()
+    lease = store.database.lease
+    assert lease.take(lease.read(), "one", "http://one", 0.0, 5.0)
+    for saved in (store.lead(Fence("one", 1)), store.flush() and store.remembered()):
+        assert [kept.id for kept in saved.incidents] == ["inc-4", "inc-3", "inc-0"]
 
 
 # -- a sick disk ----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lightkeeper.monitor.act.bundles import BundleDir, retention_of
+from lightkeeper.monitor.act.bundles import BundleDir
 from lightkeeper.monitor.act.evidence import Evidence
 from lightkeeper.monitor.act.http import Fetcher, Tokens
 from lightkeeper.monitor.clock import SteadyClock
@@ -56,7 +56,7 @@ class Bench:
         self.http = http
         self.config = KeeperConfig(**config)
         self.metrics = new_page()
-        self.bundles = BundleDir(folder, retention_of(self.config))
+        self.bundles = BundleDir(folder, self.config)
         self.fetcher = fetcher
         self.open()
 

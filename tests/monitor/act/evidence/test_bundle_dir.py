@@ -9,20 +9,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightkeeper.monitor.act.bundles import BundleDir, Retention, safe_name
+from lightkeeper.monitor.act.bundles import BundleDir, safe_name
+from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.names import IncidentId
 from lightkeeper.monitor.records.files import parse, read_manifest
 
-DAY_S = 86_400.0
-LOTS = Retention(1000, 1000 * DAY_S, 1 << 40)
+HOUR_S = 3600.0
+LOTS = KeeperConfig()
 
 
-def shelf_with(folder: Path, keep: Retention, ages_s: list[float], now_s: float = 1e9) -> BundleDir:
-    """Bundles `a`, `b`... of 1,000 bytes, of these ages."""
+def shelf_with(
+    folder: Path, keep: KeeperConfig, ages_s: list[float], now_s: float = 1e9
+) -> BundleDir:
+    """Bundles `a`, `b`... of 800 KB, of these ages."""
     bundles = BundleDir(folder, keep)
     bundles.open()
     for name, age_s in zip("abcdef", ages_s, strict=False):
-        bundles.write(IncidentId(name), lambda file: file.write(b"x" * 1000) and None)
+        bundles.write(IncidentId(name), lambda file: file.write(b"x" * 800_000) and None)
         os.utime(folder / f"{name}.zip", (now_s - age_s, now_s - age_s))
     bundles.open()
     return bundles
@@ -36,21 +39,21 @@ def left(folder: Path) -> list[str]:
     ("keep", "ages_s", "names"),
     [
         (LOTS, [1, 2, 3], "abc"),
-        (Retention(2, 1e9, 1 << 40), [3, 1, 2], "bc"),
-        (Retention(9, 2.5, 1 << 40), [3, 1, 2], "bc"),
-        (Retention(9, 1e9, 2500), [3, 1, 2], "bc"),
-        (Retention(9, 1e9, 500), [3, 1, 2], "b"),
-        (Retention(9, 0.5, 1 << 40), [3, 1, 2], ""),
+        (KeeperConfig(evidence_count=2), [3, 1, 2], "bc"),
+        (KeeperConfig(evidence_days=0.1), [3 * HOUR_S, 1, 2], "bc"),
+        (KeeperConfig(evidence_total_mib=2), [3, 1, 2], "bc"),
+        (KeeperConfig(evidence_total_mib=1), [3, 1, 2], "b"),
+        (KeeperConfig(evidence_days=0.1), [3 * HOUR_S, 5 * HOUR_S, 4 * HOUR_S], ""),
     ],
     ids=["all", "by count", "by age", "by size", "the newest stays", "all too old"],
 )
 def test_the_oldest_go_first(
-    keep: Retention, ages_s: list[float], names: str, tmp_path: Path
+    keep: KeeperConfig, ages_s: list[float], names: str, tmp_path: Path
 ) -> None:
     bundles = shelf_with(tmp_path, keep, ages_s)
     bundles.tidy(1e9)
     assert left(tmp_path) == [f"{name}.zip" for name in names]
-    assert bundles.nbytes == 1000 * len(names)
+    assert bundles.nbytes == 800_000 * len(names)
     assert [name for name in "abc" if bundles.path(IncidentId(name))] == list(names)
 
 
@@ -75,7 +78,7 @@ def test_a_write_that_fails_leaves_the_former_bundle(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left"):
         bundles.write(IncidentId("a"), fail)
     assert left(tmp_path) == ["a.zip"]
-    assert (tmp_path / "a.zip").read_bytes() == b"x" * 1000
+    assert (tmp_path / "a.zip").read_bytes() == b"x" * 800_000
 
 
 def test_only_the_owner_reads_bundles(tmp_path: Path) -> None:
