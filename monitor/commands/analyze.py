@@ -28,11 +28,11 @@ from lightkeeper.monitor.commands.offline import (
     Progress,
     composed,
     deadline,
-    judged,
-    shown,
+    path_text,
+    print_judgement,
 )
 from lightkeeper.monitor.records.analyse import analyse
-from lightkeeper.monitor.records.files import TooMuchError, bundle_in, load
+from lightkeeper.monitor.records.files import TooMuchError, bundle_in, load_job
 from lightkeeper.monitor.records.job import Job
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 from lightkeeper.monitor.show.report import (
@@ -86,7 +86,7 @@ def analyze(*, html: IO[str] | None, as_json: bool, deadline: float, **options: 
 
     Dumps are read without running anything in them. docs/offline.md explains kinds and confidence.
     """
-    status, written = judged(
+    status, written = print_judgement(
         lambda tell: _judge(tell, as_json=as_json, html=html is not None, **options),
         deadline_s=deadline, as_json=as_json,
     )  # fmt: skip
@@ -96,7 +96,8 @@ def analyze(*, html: IO[str] | None, as_json: bool, deadline: float, **options: 
             html.write(written)
             html.flush()
         except OSError as exc:
-            raise CommandError(f"cannot write {shown(Path(html.name))}: {exc.strerror}") from exc
+            why = f"cannot write {path_text(Path(html.name))}: {exc.strerror}"
+            raise CommandError(why) from exc
     return status
 
 
@@ -132,9 +133,9 @@ def _load(
 ) -> Job:
     for path in paths:
         if not os.path.lexists(path):
-            raise CommandError(f"{shown(path)}: no such file or folder")
+            raise CommandError(f"{path_text(path)}: no such file or folder")
     try:
-        job = load(paths, world_size=world_size, members=members, progress=progress)
+        job = load_job(paths, world_size=world_size, members=members, progress=progress)
     except FlightRecordError as exc:
         raise CommandError(f"no usable flight record: {clean(str(exc), 500)}") from exc
     if not job.ranks and not evidence:  # a bundle has the monitor's verdict even without records
@@ -144,7 +145,7 @@ def _load(
 
 def _why_nothing(job: Job, paths: Sequence[Path]) -> str:
     if not job.problems:
-        where = ", ".join(shown(path) for path in paths[:3])
+        where = ", ".join(path_text(path) for path in paths[:3])
         return f"no flight record in {where}: a dump's name tells its rank"
     first = job.problems[0]
     more = f" (and {len(job.problems) - 1} more)" if len(job.problems) > 1 else ""
@@ -161,10 +162,10 @@ def read_members(path: Path) -> dict[str, list[int]]:
         with open_file(path) as file:
             groups = _MEMBERS.decode(file.read(_MEMBERS_MAX_BYTES))
     except OSError as exc:
-        raise CommandError(f"cannot read {shown(path)}: {exc.strerror}") from exc
+        raise CommandError(f"cannot read {path_text(path)}: {exc.strerror}") from exc
     except (ValueError, RecursionError) as exc:
-        raise CommandError(f"{shown(path)}: {exc}, expected lists of ranks by name") from exc
+        raise CommandError(f"{path_text(path)}: {exc}, expected lists of ranks by name") from exc
     for name, ranks in groups.items():
         if len(set(ranks)) != len(ranks):
-            raise CommandError(f"{shown(path)}: {clean(name, 80)!r} holds a rank twice")
+            raise CommandError(f"{path_text(path)}: {clean(name, 80)!r} holds a rank twice")
     return groups

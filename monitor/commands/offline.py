@@ -156,7 +156,7 @@ def composed(*, as_json: bool, body: Callable[[], Any], text: Callable[[Console]
     return captured.get()
 
 
-def say(report: str) -> None:
+def print_text(report: str) -> None:
     """Print it. A closed pipe (`| head`) is no error and keeps the status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for ASCII terminals
@@ -174,7 +174,7 @@ def deadline(why: str) -> Callable[[F], F]:
 
 
 @contextlib.contextmanager
-def reading() -> Iterator[Progress | None]:
+def progress_bar() -> Iterator[Progress | None]:
     """Moves a bar on stderr, removed at the end; None if that is no terminal."""
     if not sys.stderr.isatty():
         yield None
@@ -184,7 +184,7 @@ def reading() -> Iterator[Progress | None]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def judged(
+def print_judgement(
     work: Callable[[Progress], tuple[int, str, T]], *, deadline_s: float, as_json: bool
 ) -> tuple[int, T | None]:
     """Print the report of `work`: (exit status, report, more); the status and, if known, `more`.
@@ -195,7 +195,7 @@ def judged(
         CommandError: no usable input, or no answer.
     """
     try:
-        with reading() as progress:
+        with progress_bar() as progress:
             status, report, more = confined(work, deadline_s=deadline_s, progress=progress)
     except CannotTellError as exc:
         if not as_json:
@@ -203,11 +203,11 @@ def judged(
         limit = {"reason": exc.reason, "files_read": exc.done, "files": exc.total}
         body = {"schema": 1, "cannot_tell": limit, "verdicts": [], "culprits": [], "problems": [],
                 "notes": []}  # fmt: skip
-        say(json.dumps(body, indent=2) + "\n")
+        print_text(json.dumps(body, indent=2) + "\n")
         return exc.exit_code, None
-    say(report)
+    print_text(report)
     return status, more
 
 
-def shown(path: Path) -> str:
+def path_text(path: Path) -> str:
     return clean(str(path), 300)

@@ -23,12 +23,12 @@ from lightkeeper.monitor.commands.offline import (
     Progress,
     composed,
     deadline,
-    judged,
-    shown,
+    path_text,
+    print_judgement,
 )
 from lightkeeper.monitor.model.wording import counted
-from lightkeeper.monitor.offline.slow import Report, SlowKind, SlowVerdict, judge, named
-from lightkeeper.monitor.offline.timings import TableError, TimingTable, load
+from lightkeeper.monitor.offline.slow import Report, SlowKind, SlowVerdict, judge, named_ranks
+from lightkeeper.monitor.offline.timings import TableError, TimingTable, load_table
 from lightkeeper.monitor.show.report import FindingWords, drawn, limits, verdict
 from lightkeeper.monitor.show.standing import ReportRow, ReportTable, Role, headline
 from lightkeeper.monitor.show.wording import clean, sentence
@@ -68,7 +68,7 @@ def stragglers(*, trace: Path, as_json: bool, deadline: float) -> int:
       1  a fault found           70 a fault of lightkeeper itself
       2  no usable input
     """
-    status, _ = judged(
+    status, _ = print_judgement(
         lambda tell: _judge(trace, tell, as_json=as_json),
         deadline_s=deadline, as_json=as_json,
     )  # fmt: skip
@@ -77,15 +77,15 @@ def stragglers(*, trace: Path, as_json: bool, deadline: float) -> int:
 
 def _judge(trace: Path, progress: Progress, *, as_json: bool) -> tuple[int, str, None]:
     try:
-        table = load(trace)
+        table = load_table(trace)
         progress(1, 1)
         report = judge(table)
     except TableError as exc:
-        raise CommandError(f"{shown(trace)}: {clean(str(exc), 500)}") from exc
+        raise CommandError(f"{path_text(trace)}: {clean(str(exc), 500)}") from exc
     said = composed(
         as_json=as_json,
         body=lambda: body(table, report),
-        text=lambda console: print_report(console, table, report),
+        text=lambda console: print_stragglers(console, table, report),
     )
     return FAILED if report.verdicts else DONE, said, None
 
@@ -155,9 +155,9 @@ def _ranks(table: TimingTable, codes: tuple[int, ...]) -> list[int]:
     return sorted(int(rank) for rank in table.ranks[list(codes)])
 
 
-def print_report(console: Console, table: TimingTable, report: Report) -> None:
+def print_stragglers(console: Console, table: TimingTable, report: Report) -> None:
     """The answer, the verdicts, the slowest ranks, and what limits them."""
-    culprits = named(table, report.culprits) if report.culprits else ""
+    culprits = named_ranks(table, report.culprits) if report.culprits else ""
     unnamed = sum(not verdict.culprits for verdict in report.verdicts)
     answer = headline("straggler", len(report.verdicts), unnamed, culprits, "the table does")
     console.print(Text(answer, "bold red" if report.verdicts else "bold green"))
@@ -183,7 +183,7 @@ def _words(table: TimingTable, slow: SlowVerdict) -> FindingWords:
         ("lost", f"{slow.lost_s:.3g} s of its own beyond its peers'" if slow.culprits else ""),
         *((clean(name, 40), clean(seen)) for name, seen in slow.evidence.items()),
     )
-    who = named(table, slow.culprits) if slow.culprits else "no rank accused"
+    who = named_ranks(table, slow.culprits) if slow.culprits else "no rank accused"
     class_, what = KINDS[slow.kind]
     kind = f"{slow.kind}, {class_}"
     return FindingWords(who, what, kind, slow.confidence, slow.reason, facts)

@@ -13,7 +13,7 @@ from lightkeeper.monitor.detect.dead import told
 from lightkeeper.monitor.detect.endings import finished, is_gone
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.track import RankTrack
-from lightkeeper.monitor.detect.wording import parted
+from lightkeeper.monitor.detect.wording import scheduler_says
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
@@ -44,7 +44,7 @@ def _judge(history: History, group: GroupName, tracks: list[RankTrack]) -> Itera
         return  # the job stands, or is over
     hosts = history.hosts(tuple(track.rank for track in tracks))
     said, away_s = told(history, tracks), history.now_s - left_s
-    why = "" if said is None else parted(group, said, away_s, history.now_s) + "; "
+    why = "" if said is None else scheduler_says(group, said, away_s, history.now_s) + "; "
     yield Verdict(
         kind=Kind.ABSENT,
         groups=(group,),

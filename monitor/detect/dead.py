@@ -33,9 +33,9 @@ from typing import Final
 
 from lightkeeper.monitor.detect.endings import (
     End,
+    end_in_words,
     end_of,
     finished,
-    how_it_ended,
     is_gone,
     perhaps_asked,
 )
@@ -48,13 +48,13 @@ from lightkeeper.monitor.detect.wording import (
     gave_up,
     of_death,
     of_hang,
-    parted,
+    ranks_named,
+    scheduler_says,
     stood_in,
     waits_for,
     waits_in,
     why_it_died,
 )
-from lightkeeper.monitor.detect.wording import named as ranks_named
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.verdict import TAKEN, Confidence, Kind, RankStanding, Verdict
 from lightkeeper.monitor.model.wording import does, listed, plural, seconds
@@ -258,7 +258,7 @@ def _stood(end: _GivenUp, tracks: Sequence[RankTrack]) -> str:
     """Where they stood, and until when; empty where records alone show who was missing."""
     if end.finding and not any(t.report is not None and t.report.witness for t in tracks):
         return ""
-    return stood_in(tracks, [how_it_ended(t, launcher=True) if is_gone(t) else "" for t in tracks])
+    return stood_in(tracks, [end_in_words(t, launcher=True) if is_gone(t) else "" for t in tracks])
 
 
 def _works(track: RankTrack) -> str:
@@ -371,7 +371,7 @@ def _left_early(
         confidence=Confidence.LIKELY if plain and not asked else Confidence.UNSURE,
         since_s=min(track.death_s for track in done),
         victims=tuple(sorted(track.rank for track in (*seen, *lost))),
-        evidence={t.rank: how_it_ended(t) for t in done[:_SHOWN]},
+        evidence={t.rank: end_in_words(t) for t in done[:_SHOWN]},
         signature="dead:left early",
         settled=True,
     )
@@ -859,4 +859,4 @@ def _parted(history: History, verdict: Verdict, said: Testimony) -> str:
     if said.code == "node-lost":
         who = f"host {hosts} is lost:"
     silent_s = min(history.tracks[rank].silence_s(history.now_s) for rank in ranks)
-    return parted(who, said, silent_s, history.now_s)
+    return scheduler_says(who, said, silent_s, history.now_s)

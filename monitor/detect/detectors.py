@@ -29,7 +29,7 @@ from lightkeeper.monitor.detect.hang import (
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.lag import replica_lag
 from lightkeeper.monitor.detect.late_comer import late_comer, late_records
-from lightkeeper.monitor.detect.lighthouse import APART, apart, lighthouse_away
+from lightkeeper.monitor.detect.lighthouse import APART, apart, lighthouse_silent
 from lightkeeper.monitor.detect.lost_quorum import quorum_lost
 from lightkeeper.monitor.detect.mismatch import (
     differing_across,
@@ -87,7 +87,7 @@ DETECTORS: Final = (
     Detector("progress_lost", Kind.PROGRESS_LOST, lambda history, _: progress_lost(history)),
     Detector("quorum_lost", Kind.QUORUM_LOST, lambda history, _: quorum_lost(history)),
     Detector("standstill", Kind.DEADLOCK, standstill),
-    Detector("lighthouse_away", Kind.LIGHTHOUSE_AWAY, lighthouse_away),
+    Detector("lighthouse_away", Kind.LIGHTHOUSE_AWAY, lighthouse_silent),
 )
 
 

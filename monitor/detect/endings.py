@@ -70,7 +70,7 @@ def perhaps_asked(tracks: Sequence[RankTrack]) -> str:
     return f", perhaps because {asked} SIGTERM {itself})"
 
 
-def how_it_ended(track: RankTrack, launcher: bool = False) -> str:
+def end_in_words(track: RankTrack, launcher: bool = False) -> str:
     """`gave up after 8 s of waiting`, `was ended by its launcher (SIGTERM)`, `ended with exit code
     0`; `launcher`: a peer's end came first.
     """

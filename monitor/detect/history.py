@@ -33,7 +33,7 @@ from lightkeeper.monitor.model.names import (
     may_be_of,
 )
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Unreachable
-from lightkeeper.monitor.records.ring import bounded, collectives
+from lightkeeper.monitor.records.ring import bounded, newest_collectives
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 from lightkeeper.worker_server.wire import (
     RING_CALLS,
@@ -500,7 +500,7 @@ class History:
             if isinstance(record, FlightRecord):
                 try:
                     newest = bounded(record)
-                    self._records[rank] = Reading(newest, collectives(newest), self.now_s)
+                    self._records[rank] = Reading(newest, newest_collectives(newest), self.now_s)
                     continue
                 except FlightRecordError:
                     pass

@@ -41,7 +41,7 @@ _TRIES: Final = 3
 """How many times a rank's past is requested, at most."""
 
 
-def push(history: History, snapshot: Snapshot) -> None:
+def take_in(history: History, snapshot: Snapshot) -> None:
     history.now_s = snapshot.now_s
     history.see_lighthouse(snapshot.lighthouse)
     history.gate_began_s = snapshot.gate_began_s

@@ -29,7 +29,7 @@ from lightkeeper.monitor.model.wording import does, listed, seconds
 from lightkeeper.worker_server.wire import WAIT_QUORUM, Trouble
 
 
-def lighthouse_away(history: History, graph: WaitGraph) -> Iterable[Verdict]:
+def lighthouse_silent(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     """A Lighthouse that does not answer, or is back in vain; accuses nobody. The victims are the
     ranks that stand still for it.
     """

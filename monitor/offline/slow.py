@@ -541,8 +541,8 @@ def tie(table: TimingTable, cohort: Cohort, slow: Sequence[SlowVerdict]) -> Slow
     return replace(
         worst,
         reason=(
-            f"{named(table, ranks)} of stage {cohort.stage} {plural(ranks, 'takes', 'take')} "
-            f"{worst.ratio:.2f} times as long for own work as {named(table, others)} in "
+            f"{named_ranks(table, ranks)} of stage {cohort.stage} {plural(ranks, 'takes', 'take')} "
+            f"{worst.ratio:.2f} times as long for own work as {named_ranks(table, others)} in "
             f"{_when(table, worst.stretch)}; peers are too few to tell who is the odd one"
         ),
         culprits=(),
@@ -557,7 +557,7 @@ LATE: Final = 0.7
 """P at or above which a collective's lost time is late arrival; below 0.3 it is the transfer."""
 
 
-def collectives(table: TimingTable) -> Iterator[tuple[int, str, NDArray[np.intp], Floats]]:
+def collective_times(table: TimingTable) -> Iterator[tuple[int, str, NDArray[np.intp], Floats]]:
     """Stage, operation, ranks, and seconds inside: steps x ranks; NaN where rows are missing."""
     for code in table.codes_of(TimeOwner.SHARED):
         rows = table.rows_of([code])
@@ -577,7 +577,7 @@ def collectives(table: TimingTable) -> Iterator[tuple[int, str, NDArray[np.intp]
 
 def late(table: TimingTable, step_s: Floats, tests: int) -> Iterator[SlowVerdict]:
     """Ranks that come last, and late, for long, as if their recorded work were as usual."""
-    for _, op, ranks, inside in collectives(table):
+    for _, op, ranks, inside in collective_times(table):
         least, share, lost = _parts(inside)
         bad = (share >= LATE) & (lost > SHARE_OF_STEP * step_s)
         with np.errstate(invalid="ignore"):
@@ -593,9 +593,9 @@ def late(table: TimingTable, step_s: Floats, tests: int) -> Iterator[SlowVerdict
             usual_share = float(np.median(share[stretch.steps][steps]))
             yield SlowVerdict(
                 reason=(
-                    f"{named(table, [rank])} comes last to {op} in {_when(table, stretch)} and its "
-                    f"peers waited {lost_s:.1f} s for it, while its recorded work is like its "
-                    "peers': the time goes outside of the recorded operations"
+                    f"{named_ranks(table, [rank])} comes last to {op} in {_when(table, stretch)} "
+                    f"and its peers waited {lost_s:.1f} s for it, while its recorded work is like "
+                    "its peers': the time goes outside of the recorded operations"
                 ),
                 culprits=(rank,),
                 stage=int(table.stage[rank]),
@@ -614,7 +614,7 @@ def late(table: TimingTable, step_s: Floats, tests: int) -> Iterator[SlowVerdict
 
 def slow_groups(table: TimingTable, step_s: Floats) -> Iterator[SlowVerdict]:
     """Collectives whose transfer itself became slow and stayed so, though all arrive in time."""
-    for stage, op, _, inside in collectives(table):
+    for stage, op, _, inside in collective_times(table):
         least, share, _ = _parts(inside)
         grown = change(least)
         if grown is None or grown.ratio < GREAT_RATIO:
@@ -680,9 +680,9 @@ def slow_links(table: TimingTable, step_s: Floats, tests: int) -> Iterator[SlowV
             yield SlowVerdict(
                 kind=SlowKind.SLOW_TRANSFER,
                 reason=(
-                    f"transfers between {named(table, ends)} take {ratio:.1f} times as long as "
-                    f"between the same stages of other replicas in {_when(table, stretch)}; both "
-                    "ends work as usual, and which end it is cannot be told"
+                    f"transfers between {named_ranks(table, ends)} take {ratio:.1f} times as long "
+                    f"as between the same stages of other replicas in {_when(table, stretch)}; "
+                    "both ends work as usual, and which end it is cannot be told"
                 ),
                 between=tuple((end,) for end in sorted(ends)),
                 replica=replica,
@@ -760,7 +760,7 @@ def _resolution(table: TimingTable) -> str:
     return f"one step: median over its {counted(count, 'microbatch')}"
 
 
-def named(table: TimingTable, ranks: Sequence[int]) -> str:
+def named_ranks(table: TimingTable, ranks: Sequence[int]) -> str:
     """`rank 3`, `ranks 3 and 7`, `ranks 3, 7, 9 and 4 more`."""
     numbers = [str(number) for number in sorted(table.ranks[list(ranks)].tolist())]
     return f"{plural(numbers, 'rank', 'ranks')} {listed(numbers, 8)}"
@@ -770,7 +770,7 @@ def _placed(table: TimingTable, rank: int) -> str:
     """A rank with its stage and replica."""
     replica = table.replica_of(rank)
     of_replica = "" if replica is None else f", data-parallel rank {replica}"
-    return f"{named(table, [rank])} (stage {table.stage[rank]}{of_replica})"
+    return f"{named_ranks(table, [rank])} (stage {table.stage[rank]}{of_replica})"
 
 
 def column_medians(values: Floats) -> Floats:
@@ -845,7 +845,7 @@ def _with_transfers(
     touching = [link for link in links if {*link.between} & {verdict.culprits}]
     if touching:
         kind, slowest = SlowKind.MIXED, max(touching, key=lambda link: link.ratio)
-        ends = named(table, [rank for side in slowest.between for rank in side])
+        ends = named_ranks(table, [rank for side in slowest.between for rank in side])
         evidence["slow transfer"] = (
             f"the link between {ends} takes {slowest.ratio:.1f} times as long as in the other "
             "replicas"

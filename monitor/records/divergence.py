@@ -208,7 +208,7 @@ def _as_all_tell(signatures: list[Signature], by_row: Ints, rows: Ints, begins: 
     return in_past
 
 
-def calls_of(job: Job) -> Calls:
+def index_calls(job: Job) -> Calls:
     signatures, by_row = _signatures(job)
     rows = np.flatnonzero(by_row >= 0)
     columns = job.columns
@@ -469,12 +469,12 @@ def _following(theirs: Mapping[int, int], sequence: int) -> set[int]:
     } - {theirs[sequence]}
 
 
-def mismatch(graph: Graph, calls: Calls, divergence: Divergence) -> Finding:
+def mismatch_finding(graph: Graph, calls: Calls, divergence: Divergence) -> Finding:
     index, job, sides = graph.index, graph.index.job, divergence.sides
     op = index.op(divergence.rows[0])
     what = f"collective {divergence.sequence} of {job.groups[divergence.group].label}"
     given = [
-        (side, text + wording.site(index, row))
+        (side, text + wording.spot(index, row))
         for side, text, row in islice(zip(sides, divergence.said, divergence.rows, strict=True), 8)
     ]
     said = [
@@ -537,7 +537,7 @@ def _parted(index: Index, calls: Calls, divergence: Divergence) -> str:
     if at < _SHIFT_LEAST:
         return ""
     sides = (
-        wording.ranks_listed(index.job, (rank,)) + wording.site(index, places[before[at]][1])
+        wording.ranks_listed(index.job, (rank,)) + wording.spot(index, places[before[at]][1])
         for rank, places in zip(pair, (own, theirs), strict=True)
     )
     return f" Their lines part in collective {before[at]}: {', '.join(sides)}."

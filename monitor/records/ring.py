@@ -27,9 +27,9 @@ from lightkeeper.monitor.records.dump import (
     Record,
     assemble,
     count_by_group,
-    numbered,
+    number_keys,
+    read_dump,
 )
-from lightkeeper.monitor.records.dump import read as read_dump
 from lightkeeper.monitor.records.job import (
     COLUMNS,
     MAIN_THREAD,
@@ -233,7 +233,7 @@ _STRIDE: Final = 1 << 40
 """Offset between the record ids of two recorders: each counts from 0."""
 
 
-def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> RankRecord:
+def read_answer(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> RankRecord:
     """All records of an answer as rows; an unreadable part of torch's is noted in `problem`.
 
     `taken_ns`: time of the answer, Unix time, used if torch's times do not give it.
@@ -241,7 +241,7 @@ def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> RankReco
     Raises:
         FlightRecordError: an impossible sequence id or world size.
     """
-    check(record)
+    refuse_impossible(record)
     dumps: list[Dump] = []
     problems: list[str] = []
     alone: set[int] = set()
@@ -321,7 +321,7 @@ def _numbered(entry: RingEntry, first: Mapping[str | None, int]) -> RingEntry:
     return replace(entry, torch_ids=() if at is None else tuple(n + at for n in entry.torch_ids))
 
 
-def check(record: FlightRecord) -> None:
+def refuse_impossible(record: FlightRecord) -> None:
     """Refuse numbers that no program has.
 
     Raises:
@@ -378,7 +378,7 @@ def _keyed(record: FlightRecord) -> Iterable[tuple[RingEntry, GroupKey]]:
         yield entry, GroupKey(base, tuple(places), entry.quorum, age)
 
 
-def collectives(record: FlightRecord) -> tuple[RingEntry, ...]:
+def newest_collectives(record: FlightRecord) -> tuple[RingEntry, ...]:
     """The ring without point-to-point operations, and only the newest group of each name.
 
     Raises:
@@ -526,7 +526,7 @@ def bounded(record: FlightRecord) -> FlightRecord:
     newest are used. One that no program can have made is garbage: the other ranks are judged
     without it.
     """
-    check(record)
+    refuse_impossible(record)
     if len(record.recorders) >= _RECORDERS:
         raise FlightRecordError(f"{len(record.recorders)} recorders")
     world = max(record.identity.world_size, 1)
@@ -717,9 +717,9 @@ def _record(
     identity = answer.record.identity
     rows = _rows(answer, by_torch)
     status = _status(answer, by_torch)
-    group, groups = numbered([*(row.group for row in rows), *status])
-    payload, payloads = numbered(_with_root(row.payload, answer, ranks) for row in rows)
-    site, sites = numbered([None, *(row.site for row in rows)])
+    group, groups = number_keys([*(row.group for row in rows), *status])
+    payload, payloads = number_keys(_with_root(row.payload, answer, ranks) for row in rows)
+    site, sites = number_keys([None, *(row.site for row in rows)])
     columns: dict[str, Iterable[Any]] = {
         name: [getattr(row, name) for row in rows] for name in _AS_THEY_ARE
     }

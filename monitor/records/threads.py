@@ -107,4 +107,4 @@ def _finding(graph: Graph, group: int, calls: Shared, involved: Collection[int])
 
 
 def _call(index: Index, row: int) -> str:
-    return f"{index.op(row)}{wording.site(index, row)}"
+    return f"{index.op(row)}{wording.spot(index, row)}"

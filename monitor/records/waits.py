@@ -445,7 +445,7 @@ YOUNG_NS: Final = 1_000_000_000
 healthy job that is often inspected gets accused. Higher: detection is that much later."""
 
 
-def moved(index: Index) -> frozenset[int]:
+def ranks_moved_on(index: Index) -> frozenset[int]:
     """Ranks that moved on after their dump: peers completed what they had not enqueued."""
     ranks: set[int] = set()
     for group, at in index.groups.items():
@@ -464,7 +464,7 @@ def lost(index: Index) -> dict[int, int]:
     for group, at in index.groups.items():
         if group in index.retired:
             continue
-        top = finished(at)
+        top = highest_finished(at)
         for rank in at.members[at.read & (at.head <= top)].tolist():
             row = index.collective_heads[rank, group]
             gloo = index.job.ranks[rank].backend is Backend.GLOO
@@ -493,7 +493,7 @@ def _believed(index: Index, at: Standings, sequence: int, op: str, trailing: int
     return op in SYNCHRONISING and (shown or len(through) > inside or trailing > 1)
 
 
-def finished(at: Standings) -> int:
+def highest_finished(at: Standings) -> int:
     """The highest sequence that a member has finished; a communicator works in order."""
     return int(np.minimum(at.enqueued, at.head - 1)[at.read].max(initial=0))
 
@@ -508,7 +508,7 @@ def stopped_short(index: Index, rank: int) -> bool:
         own = at.members == rank
         if not own.any() or int(at.head[own][0]) == NEVER:
             continue
-        top = finished(at)
+        top = highest_finished(at)
         if int(at.head[own][0]) <= top < int(at.enqueued[own][0]):
             return False
     return True
@@ -915,7 +915,7 @@ def settled(graph: Graph, scene: Iterable[StuckCollective], culprits: Iterable[i
     In a hang nothing moves between the dumps. In a running job, ranks that were merely dumped first
     look absent or behind; then some `moved`, or ranks that are not to blame `lost` something.
     """
-    restless = moved(graph.index) | (frozenset(graph.lost) - frozenset(culprits))
+    restless = ranks_moved_on(graph.index) | (frozenset(graph.lost) - frozenset(culprits))
     around = {rank for stuck in scene for rank in (*stuck.joined, *stuck.absent)}
     return not (restless & around)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lightkeeper.monitor.act.bundles import BundleDir, Retention, safe_name
 from lightkeeper.monitor.model.names import IncidentId
-from lightkeeper.monitor.records.files import parse, read_manifest
+from lightkeeper.monitor.records.files import parse_manifest, read_manifest
 
 DAY_S = 86_400.0
 LOTS = Retention(1000, 1000 * DAY_S, 1 << 40)
@@ -120,9 +120,9 @@ JSON = st.recursive(
 @settings(max_examples=50)
 @given(JSON, st.sampled_from(["format", "id", "moments", "incident", "more"]))
 def test_any_manifest_is_read_or_is_none(data: object, key: str) -> None:
-    assert parse(data) is None
+    assert parse_manifest(data) is None
     whole = {"format": "lightkeeper-evidence", "id": "x", "moments": [], "incident": {}}
-    made = parse({**whole, key: data})
+    made = parse_manifest({**whole, key: data})
     if made is not None:
         assert made.chosen() is None
 
