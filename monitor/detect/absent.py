@@ -44,7 +44,11 @@ def _judge(history: History, group: GroupName, tracks: list[RankTrack]) -> Itera
         return  # the job stands, or is over
     hosts = history.hosts(tuple(track.rank for track in tracks))
     said, away_s = told(history, tracks), history.now_s - left_s
-    why = "" if said is None else scheduler_says(group, said, away_s, history.now_s) + "; "
+    why = (
+        ""
+        if said is None
+        else scheduler_says(group, listed(hosts), said, away_s, history.now_s) + "; "
+    )
     yield Verdict(
         kind=Kind.ABSENT,
         groups=(group,),

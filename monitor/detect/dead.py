@@ -114,7 +114,7 @@ def dead(history: History, graph: WaitGraph) -> Iterable[Verdict]:
         yield _as_told(history, hang or _verdict(history, graph, group, gone, follows))
     for group, members in history.groups().items():
         if group not in lost and (away := _on_lost_hosts(history, members)):
-            yield _as_told(history, _lost(history, graph, group, away))
+            yield _as_told(history, *_lost(history, graph, group, away))
 
 
 def over(history: History) -> frozenset[RankName]:
@@ -766,7 +766,8 @@ def _outlasts(history: History, track: RankTrack) -> bool:
 
 def _lost(
     history: History, graph: WaitGraph, group: GroupName, gone: tuple[RankTrack, ...]
-) -> Verdict:
+) -> tuple[Verdict, str]:
+    """The verdict, and what its reason says besides that the host is lost."""
     culprits = tuple(track.rank for track in gone)
     hosts = history.hosts(culprits)
     missed = (history.links.to(host, _UNACKNOWLEDGED_S) for host in hosts)
@@ -776,18 +777,16 @@ def _lost(
     since_s = min(t.silent_since_s for t in gone if t.silent_since_s is not None)
     others = tuple(t.rank for t in history.groups()[group] if t.rank not in culprits)
     state = f"{does(hosts, 'does')} not answer" if beats else f"{does(hosts, 'is')} lost"
-    reason = (
-        f"{plural(hosts, 'host', 'hosts')} {state}: no WorkerServer of "
-        f"{listed(culprits) if others else group} answers for {seconds(history.now_s - since_s)}"
-    )
-    beside = [f", and the heartbeat of {group} is stale"] if stale else []
-    beside += [f"; {edge.sentence()}" for edge in edges[:1]]
+    seen = f"no WorkerServer of {listed(culprits) if others else group} answers for "
+    seen += seconds(history.now_s - since_s)
+    seen += f", and the heartbeat of {group} is stale" if stale else ""
+    seen += "".join(f"; {edge.sentence()}" for edge in edges[:1])
     if others:
-        beside.append(f"; {listed(others)} of the group {plural(others, 'stands', 'stand')}")
-    return Verdict(
+        seen += f"; {listed(others)} of the group {plural(others, 'stands', 'stand')}"
+    verdict = Verdict(
         kind=Kind.DEAD,
         culprits=culprits,
-        reason="".join((reason, *beside)),
+        reason=f"{plural(hosts, 'host', 'hosts')} {state}: {seen}",
         confidence=_how_sure(beats=beats, stale=stale and bool(edges)),
         since_s=since_s,
         victims=tuple(sorted({*graph.victims(culprits), *others, *(e.rank for e in edges)})),
@@ -797,6 +796,7 @@ def _lost(
             **dict.fromkeys(culprits, "unreachable"),
         },
     )
+    return verdict, seen
 
 
 def _how_sure(*, beats: bool, stale: bool) -> Confidence:
@@ -826,9 +826,10 @@ def _is_taken(said: Testimony | None) -> bool:
     return said is not None and said.weight in (Weight.LEAVING, Weight.ENDED)
 
 
-def _as_told(history: History, verdict: Verdict) -> Verdict:
+def _as_told(history: History, verdict: Verdict, seen: str = "") -> Verdict:
     """The verdict with what the scheduler says of its ranks first; nobody is accused of a death
-    that the scheduler brought about, but what is left of the group may have to go.
+    that the scheduler brought about, but what is left of the group may have to go. `seen`: what is
+    said then of ranks that are not known to have ended.
     """
     tracks = [history.tracks[rank] for rank in verdict.suspects]
     said = told(history, tracks)
@@ -841,7 +842,7 @@ def _as_told(history: History, verdict: Verdict) -> Verdict:
     witness = {TAKEN if taken else "scheduler": one_line(f"{said.witness}: {said.text}")}
     verdict = replace(
         verdict,
-        reason=f"{head}; {verdict.reason if gone else verdict.reason.partition(': ')[2]}",
+        reason=f"{head}; {verdict.reason if gone else seen}",
         brief=head,
         evidence={**verdict.evidence, **witness},
     )
@@ -856,7 +857,5 @@ def _parted(history: History, verdict: Verdict, said: Testimony) -> str:
     group, ranks = verdict.groups[0], verdict.suspects
     hosts = listed(history.hosts(ranks))
     who = f"{group if len(ranks) == len(history.groups()[group]) else listed(ranks)} on {hosts}"
-    if said.code == "node-lost":
-        who = f"host {hosts} is lost:"
     silent_s = min(history.tracks[rank].silence_s(history.now_s) for rank in ranks)
-    return scheduler_says(who, said, silent_s, history.now_s)
+    return scheduler_says(who, hosts, said, silent_s, history.now_s)
