@@ -66,7 +66,7 @@ def _judge(history: History, group: GroupName, tracks: list[RankTrack]) -> Itera
 
 
 def _beats(history: History, tracks: Iterable[RankTrack]) -> bool:
-    """Whether it may live where only this monitor does not see it: the Lighthouse hears it, or is
+    """True if it may live where only this monitor does not see it: the Lighthouse hears it, or is
     not there to say.
     """
     view = history.lighthouse

@@ -96,7 +96,7 @@ class ArrivalBook:
             self._polls[rank].append(out)
 
     def suspects(self, ranks: Sequence[RankName]) -> bool:
-        """Whether one rank of this cohort is mostly outside while the others are not."""
+        """True if one rank of this cohort is mostly outside while the others are not."""
         polls = [self._polls.get(rank, ()) for rank in ranks]
         if len(ranks) < 2 or any(len(outside) < _POLLS_LEAST for outside in polls):
             return False

@@ -121,7 +121,7 @@ class Wait:
     kind: Kind
     """Of the incident."""
     fired: bool
-    """Whether the incident is more than pending."""
+    """True if the incident is more than pending."""
 
 
 def fired(waits: Mapping[RankName, Wait]) -> frozenset[RankName]:
@@ -143,9 +143,9 @@ class Tick:
     ending: Collection[RankName] = ()
     """Victims that gave up waiting and may be about to end."""
     stalled: bool = False
-    """Whether anything but slowness is wrong anywhere."""
+    """True if anything but slowness is wrong anywhere."""
     named: bool = False
-    """Whether an open incident names what holds the job up."""
+    """True if an open incident names what holds the job up."""
     hangs_s: Mapping[RankName, float] = field(default_factory=dict)
     """Suspect of an open hang -> when that was first seen."""
 
@@ -201,7 +201,7 @@ def _seen_before(hang: Verdict, death: Verdict, tick: Tick) -> bool:
 
 
 def _waited_for(hang: Verdict, death: Verdict, tick: Tick) -> bool:
-    """Whether all who died waited for the ranks that hang."""
+    """True if all who died waited for the ranks that hang."""
     return bool(death.suspects) and all(
         rank in hang.victims
         or (rank in tick.waits and not {*hang.suspects}.isdisjoint(tick.waits[rank].ranks))

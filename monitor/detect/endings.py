@@ -37,12 +37,12 @@ _BY_SIGNAL: Final = {
 
 
 def is_gone(track: RankTrack) -> bool:
-    """Whether its process is known to have ended."""
+    """True if its process is known to have ended."""
     return track.died_s is not None
 
 
 def finished(track: RankTrack) -> bool:
-    """Whether it had reported the end of its training, or ended with exit code 0."""
+    """True if it had reported the end of its training, or ended with exit code 0."""
     exited = track.report is not None and track.report.process.exit_code == 0
     return track.doing == FINISHED_PHASE or exited
 

@@ -114,7 +114,7 @@ def _patience_s(history: History, stuck: Stuck) -> float:
 
 
 def _crossed(graph: WaitGraph, stuck: Stuck) -> bool:
-    """Whether the absent wait elsewhere, or cannot be seen, and no rank anywhere is seen alone.
+    """True if the absent wait elsewhere, or cannot be seen, and no rank anywhere is seen alone.
 
     Who waits for absent ranks that wait for each other is their victim.
     """

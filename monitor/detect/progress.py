@@ -60,7 +60,7 @@ def _step(track: RankTrack) -> int:
 
 
 def _perhaps(tracks: Iterable[RankTrack], seen: Progress) -> bool:
-    """Whether somebody may still have it: one that does not answer, or one that was there."""
+    """True if somebody may still have it: one that does not answer, or one that was there."""
     living = [track for track in tracks if track.died_s is None]
     return any(track.fresh is None or track.first_seen_s <= seen.at_s for track in living)
 

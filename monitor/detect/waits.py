@@ -213,7 +213,7 @@ def _fleet_pauses(
     standing: Mapping[RankName, RankStanding],
     stalled: frozenset[RankName],
 ) -> bool:
-    """Whether at least half of the live ranks, and two, may pause on their own, and nobody waits.
+    """True if at least half of the live ranks, and two, may pause on their own, and nobody waits.
 
     A rank that cannot be seen may be in the pause too; it proves nothing.
     """

@@ -387,7 +387,7 @@ def of_hang(roots: Sequence[RankTrack]) -> str:
 
 
 def of_death(track: RankTrack) -> str:
-    """For a dead rank: its exception and where it was raised; a bare signal identifies no bug."""
+    """The exception of a dead rank and where it was raised; a bare signal identifies no bug."""
     ending = track.ending
     if track.report is None or ending is None or ending.exception is None:
         return ""

@@ -394,7 +394,7 @@ def slow_steps(values: Floats, seconds: Floats | float, step_s: Floats, ratio: f
 
 
 def _stands_out(values: Floats, slow: Bools, stretch: Stretch) -> bool:
-    """Whether a member stands out in medians over its slow steps.
+    """True if a member stands out in medians over its slow steps.
 
     With long sequences no single step scores high. Under 4 members have no robust score.
     """
@@ -482,7 +482,7 @@ def _excess(values: Floats, seconds: Floats | float, stretch: Stretch) -> tuple[
 
 
 def _noticeable(excess: Floats, step_s: Floats) -> bool:
-    """Whether the seconds by step are enough to delay the job."""
+    """True if the seconds by step are enough to delay the job."""
     return bool(np.nanmedian(excess) > SHARE_OF_STEP * np.nanmedian(step_s))
 
 
@@ -879,7 +879,7 @@ def _links(
 
 
 def _by_own_work(table: TimingTable, cohorts: Sequence[Cohort], comer: SlowVerdict) -> bool:
-    """Whether recorded work of the rank or its replica explains why it is late.
+    """True if recorded work of the rank or its replica explains why it is late.
 
     Then the rules for slow ranks have already judged it as too small or too rare.
     """

@@ -170,8 +170,8 @@ def _conflict(graph: Graph, pasts: RankPasts, left: _Side, right: _Side) -> tupl
 
 
 def _habit(graph: Graph, pasts: RankPasts, ends: Sequence[int], group: int | None) -> Habit:
-    """Whether the calls in these rows are usual, and those since the ranks' last call in a group;
-    None: since their last collective.
+    """How usual the calls in these rows are, and those since the ranks' last call in a group; None:
+    since their last collective.
 
     A rank that skips a call may be in a usual one again soon after.
     """
@@ -261,7 +261,7 @@ def find_absent(
 
 
 def _blames(stuck: StuckCollective, usual: Habit, missing: Collection[int]) -> bool:
-    """Whether a collective is evidence against the ranks that did not enter it.
+    """True if a collective is evidence against the ranks that did not enter it.
 
     Without a past it is, unless they are the larger side; ranks held up elsewhere do not count.
     """
@@ -272,7 +272,7 @@ def _blames(stuck: StuckCollective, usual: Habit, missing: Collection[int]) -> b
 def _usual(
     graph: Graph, pasts: RankPasts, stuck: StuckCollective, different: Collection[int]
 ) -> Habit:
-    """Whether those inside call what they called at this place before."""
+    """How usual it is: those inside may call what they called at this place before."""
     if stuck.transfer is not None:
         return Habit.UNKNOWN
     asked = [rank for rank in stuck.inside if rank not in different] or stuck.inside
@@ -439,7 +439,7 @@ def _where_lost(graph: Graph) -> dict[int, StuckCollective]:
 
 
 def _really_behind(graph: Graph, stuck: StuckCollective, rank: int, unfinished: int) -> bool:
-    """Whether it is impossible that this rank was merely dumped before its peers."""
+    """True if it is impossible that this rank was merely dumped before its peers."""
     if old(graph, stuck):
         return True
     partial = graph.index.job.ranks[rank].only_active
@@ -513,7 +513,7 @@ ranks. Higher: a dead host is reported as unknown."""
 
 
 def _needs_silent(graph: Graph, stuck: StuckCollective) -> bool:
-    """Whether ranks without a record may be what this waits for.
+    """True if ranks without a record may be what this waits for.
 
     If a rank got out, which needs all ranks to be in, the silent were in, too. What gloo ended with
     an error looks completed (see `lost`).
@@ -539,7 +539,7 @@ def _members(graph: Graph, scene: Iterable[StuckCollective]) -> set[int]:
 
 
 def silent(graph: Graph) -> Iterable[Finding]:
-    """At most one finding: the silent ranks that others wait for.
+    """The silent ranks that others wait for, in one finding.
 
     A rank that cannot write its record is often the one that is dead or stopped, but a record may
     also be lost. So silent ranks are accused only if no existing record explains the wait and they
@@ -674,7 +674,7 @@ def _inverted(graph: Graph, pasts: RankPasts) -> Iterable[Finding]:
 
 
 def _follows(graph: Graph, root: Finding, divergence: Divergence) -> bool:
-    """Whether a root is only a consequence of a divergence.
+    """True if a root is only a consequence of a divergence.
 
     It is for ranks inside a collective that differs, or after one in a sequence that slipped. A
     rank that did not arrive at all is a separate fault, unless the slip left it a call behind or

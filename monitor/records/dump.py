@@ -287,7 +287,7 @@ class LocalGroup:
     generation: int | None = None
     """TorchFT's quorum id, if known."""
     inferred: bool = False
-    """Whether there may be more members than these."""
+    """True if there may be more members than these."""
     owner: int = NONE
     """The only rank that knows it, if it cannot be matched with a group of its peers."""
 
@@ -452,9 +452,9 @@ class Dump:
     columns: Mapping[str, NDArray[Any]]
     """Those of `job.COLUMNS` except `rank`; `peer` is a rank of the group."""
     shared_count: bool = False
-    """Whether `seq` counts the calls of all groups together, see `count_by_group`."""
+    """True if `seq` counts the calls of all groups together, see `count_by_group`."""
     global_peers: bool = False
-    """Whether `peer` is already a rank of the job."""
+    """True if `peer` is already a rank of the job."""
 
     @property
     def newest_ns(self) -> int:
@@ -581,7 +581,7 @@ def _states_known(
 
 
 def _only_active(columns: Mapping[str, NDArray[Any]], status: Mapping[int, GroupStatus]) -> bool:
-    """Whether completed entries were left out; this is inferred, as no dump says so.
+    """True if completed entries were left out; this is inferred, as no dump says so.
 
     It holds if entries are known to be missing, or to have existed at all if there are none,
     and none of those present has completed.
@@ -648,7 +648,7 @@ def _counted(dump: Dump) -> Dump:
 
 
 def _agree(dumps: Iterable[Dump]) -> bool:
-    """Whether all records have most of each group's numbers in common, where they overlap."""
+    """True if all records have most of each group's numbers in common, where they overlap."""
     for same in grouped(pair for dump in dumps for pair in _numbers(dump).items()).values():
         first, last = max(seq[0] for seq in same), min(seq[-1] for seq in same)
         sides = [seq[(seq >= first) & (seq <= last)] for seq in same]

@@ -76,7 +76,7 @@ class DumpFile:
     member: str | None = None
     size: int = 0
     named: bool = False
-    """Whether the user named this file itself: then it must be a record."""
+    """True if the user named this file itself: then it must be a record."""
     whose: RankName | None = None
     """The rank according to the evidence bundle's manifest."""
     taken_ns: int | None = None

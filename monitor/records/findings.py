@@ -56,7 +56,7 @@ class Finding:
     scene: tuple[StuckCollective, ...] = field(default=(), compare=False, repr=False)
     """The collectives where the fault shows, the most convincing first."""
     live: bool = field(default=False, compare=False, repr=False)
-    """Whether ranks still wait in it."""
+    """True if ranks still wait in it."""
 
     @property
     def tied(self) -> frozenset[int]:

@@ -63,11 +63,11 @@ class GroupKey(NamedTuple):
     age: int = 0
     """How many newer groups have the same name, seen from sequence ids that start again."""
     nameless: bool = False
-    """Whether torch's record has no name for it."""
+    """True if torch's record has no name for it."""
 
     @property
     def across(self) -> bool:
-        """Whether it spans replica groups."""
+        """True if it spans replica groups."""
         return self.name.partition(".")[0] == ACROSS
 
 
@@ -592,7 +592,7 @@ class _Ranks:
 
     number: Mapping[tuple[str, int], int]
     alone: bool
-    """Whether there is only one replica group, so names need not include it."""
+    """True if there is only one replica group, so names need not include it."""
     lanes: int
     """Ranks of the largest replica group."""
 
@@ -687,7 +687,7 @@ def _groups_by_torch(answers: Sequence[RankRecord]) -> frozenset[tuple[str, Grou
 
 
 def _after_torch(answer: RankRecord, row: RingRow) -> bool:
-    """Whether a call of the ring came after torch's record was read."""
+    """True if a call of the ring came after torch's record was read."""
     age_s = answer.record.torch_age_s
     if age_s is None or row.torch_ids or NONE in (answer.taken_ns, row.created_ns):
         return False
@@ -771,12 +771,12 @@ def _status(
 
 
 def _counts(answer: RankRecord, key: GroupKey, by_torch: frozenset[tuple[str, GroupKey]]) -> bool:
-    """Whether torch's numbers of a group are used."""
+    """True if torch's numbers of a group are used."""
     return key not in answer.ring_groups or _scope(answer, key) in by_torch
 
 
 def _only_active(answer: RankRecord, rows: Sequence[RingRow]) -> bool:
-    """Whether only unfinished calls were requested: seen from missing numbers."""
+    """True if only unfinished calls were requested: seen from missing numbers."""
     if any(row.state is CollectiveState.COMPLETED for row in rows):
         return False
     torch = any(dump.only_active for dump, _ in answer.dumps)

@@ -230,15 +230,15 @@ class Standings:
     members: Ints
     """Global ranks, including those without a record."""
     read: Bools
-    """Whether the rank's record was read."""
+    """True where the rank's record was read."""
     recorded: Bools
-    """Whether its record shows what it enqueued here, even if that is nothing."""
+    """True where its record shows what it enqueued here, even if that is nothing."""
     enqueued: Ints
     """Highest sequence it is known to have enqueued; 0: none."""
     head: Ints
     """First unfinished sequence, or NEVER."""
     front: Bools
-    """Whether that head is what the rank as a whole is stuck in."""
+    """True where that head is what the rank as a whole is stuck in."""
     passed: Ints
     """Highest sequence that it completed and that no rank can complete alone; 0: none."""
 
@@ -477,7 +477,7 @@ def lost(index: Index) -> dict[int, int]:
 
 
 def _believed(index: Index, at: Standings, sequence: int, op: str, trailing: int) -> bool:
-    """Whether members that have finished a collective show that the others should have.
+    """True if members that have finished a collective show that the others should have.
 
     One may have finished alone because it called something else there, which a record of only
     unfinished entries no longer shows. Then most must have finished, or have finished more than
@@ -499,7 +499,7 @@ def highest_finished(at: Standings) -> int:
 
 
 def stopped_short(index: Index, rank: int) -> bool:
-    """Whether peers completed exactly what a trailing rank had launched, in every group.
+    """True if peers completed exactly what a trailing rank had launched, in every group.
 
     This happens if its GPU did all its work but its process lost track of it (a CUDA error, as
     in real records). A rank of a running job that was merely dumped first has launched more.
@@ -567,7 +567,7 @@ def timed_out(index: Index) -> list[int]:
 
 
 def _never_came(index: Index, rank: int, rows: Sequence[int], *, last: bool) -> bool:
-    """Whether a rank's record shows that it was not in what its peers left, in these rows.
+    """True if a rank's record shows that it was not in what its peers left, in these rows.
 
     The record must be younger than their entry by more than `_DOUBT_NS`, and they must have left
     no longer after it than it came after their entry. A file may be a copy of a running job's, so
@@ -908,7 +908,7 @@ def components(edges: Sequence[Sequence[int]]) -> list[frozenset[int]]:
 
 
 def settled(graph: Graph, scene: Iterable[StuckCollective], culprits: Iterable[int]) -> bool:
-    """Whether the records around these collectives can show one moment, except for the culprits.
+    """True if the records around these collectives can show one moment, except for the culprits.
 
     A culprit may have lost track of its GPU; it may not have moved, for then it did arrive.
 
@@ -921,13 +921,13 @@ def settled(graph: Graph, scene: Iterable[StuckCollective], culprits: Iterable[i
 
 
 def young(graph: Graph, scene: Iterable[StuckCollective]) -> bool:
-    """Whether ages are known and all show that the wait has only just begun."""
+    """True if ages are known and all show that the wait has only just begun."""
     ages = [age for stuck in scene for rank in stuck.inside for age in _ages(graph, stuck, rank)]
     return bool(ages) and all(-CLOCKS_NS < age < YOUNG_NS for age in ages)
 
 
 def old(graph: Graph, stuck: StuckCollective) -> bool:
-    """Whether a rank inside is known to have waited for long."""
+    """True if a rank inside is known to have waited for long."""
     return any(age >= _LONG_NS for rank in stuck.inside for age in _ages(graph, stuck, rank))
 
 
@@ -937,7 +937,7 @@ def _ages(graph: Graph, stuck: StuckCollective, rank: int) -> list[int]:
 
 
 def lasting(graph: Graph, stuck: StuckCollective) -> bool:
-    """Whether a collective that all are in is known to last long.
+    """True if a collective that all are in is known to last long.
 
     A record of only unfinished entries also shows it: it is written because something is stuck.
     """
