@@ -34,7 +34,7 @@ from lightkeeper.monitor.commands.offline import (
 )
 from lightkeeper.monitor.model.units import clean
 from lightkeeper.monitor.records.analyse import analyse
-from lightkeeper.monitor.records.files import TooMuchError, bundle_in, load
+from lightkeeper.monitor.records.files import TooMuchError, bundle_in, load_job
 from lightkeeper.monitor.records.job import Job
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 from lightkeeper.monitor.show.report import Report
@@ -122,7 +122,7 @@ def _load(
         if not os.path.lexists(path):
             raise CommandError(f"{shown_path(path)}: no such file or folder")
     try:
-        job = load(paths, world_size=world_size, members=members, progress=progress)
+        job = load_job(paths, world_size=world_size, members=members, progress=progress)
     except FlightRecordError as exc:
         raise CommandError(f"no usable flight record: {clean(str(exc), 500)}") from exc
     if not job.ranks and not evidence:  # a bundle has the monitor's verdict even without records

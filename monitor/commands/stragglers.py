@@ -31,8 +31,8 @@ from lightkeeper.monitor.commands.offline import (
     verdict,
 )
 from lightkeeper.monitor.model.units import clean, counted, sentence
-from lightkeeper.monitor.offline.slow import Report, SlowKind, SlowVerdict, judge, named
-from lightkeeper.monitor.offline.timings import TableError, TimingTable, load
+from lightkeeper.monitor.offline.slow import Report, SlowKind, SlowVerdict, judge, named_ranks
+from lightkeeper.monitor.offline.timings import TableError, TimingTable, load_table
 from lightkeeper.monitor.show.report import (
     FindingWords,
     ReportRow,
@@ -82,7 +82,7 @@ def stragglers(*, trace: Path, as_json: bool, deadline: float) -> int:
 
 def _judge(trace: Path, progress: Progress, *, as_json: bool) -> tuple[int, str]:
     try:
-        table = load(trace)
+        table = load_table(trace)
         progress(1, 1)
         report = judge(table)
     except TableError as exc:
@@ -162,7 +162,7 @@ def _ranks(table: TimingTable, codes: tuple[int, ...]) -> list[int]:
 
 def print_stragglers(console: Console, table: TimingTable, report: Report) -> None:
     """The answer, the verdicts, the slowest ranks, and what limits them."""
-    culprits = named(table, report.culprits) if report.culprits else ""
+    culprits = named_ranks(table, report.culprits) if report.culprits else ""
     unnamed = sum(not verdict.culprits for verdict in report.verdicts)
     answer = found_line("straggler", len(report.verdicts), unnamed, culprits, "the table does")
     console.print(Text(answer, "bold red" if report.verdicts else "bold green"))
@@ -188,7 +188,7 @@ def _words(table: TimingTable, slow: SlowVerdict) -> FindingWords:
         ("lost", f"{slow.lost_s:.3g} s of its own beyond its peers'" if slow.culprits else ""),
         *((clean(name, 40), clean(seen)) for name, seen in slow.evidence.items()),
     )
-    who = named(table, slow.culprits) if slow.culprits else "no rank accused"
+    who = named_ranks(table, slow.culprits) if slow.culprits else "no rank accused"
     class_, what = KINDS[slow.kind]
     kind = f"{slow.kind}, {class_}"
     return FindingWords(who, what, kind, slow.confidence, slow.reason, facts)

@@ -37,14 +37,14 @@ from lightkeeper.monitor.detect.detectors import (
 )
 from lightkeeper.monitor.detect.graph import WaitGraph
 from lightkeeper.monitor.detect.history import History
-from lightkeeper.monitor.detect.intake import push
+from lightkeeper.monitor.detect.intake import take_in
 from lightkeeper.monitor.detect.links import Links
 from lightkeeper.monitor.detect.machine import join_machines
 from lightkeeper.monitor.detect.patience import giving_up
 from lightkeeper.monitor.detect.progress import of_last_run
 from lightkeeper.monitor.detect.self_health import Health, SelfHealth, scaled
 from lightkeeper.monitor.detect.track import UNDECLARED, RankTrack
-from lightkeeper.monitor.detect.waits import build
+from lightkeeper.monitor.detect.waits import build_wait_graph
 from lightkeeper.monitor.detect.wording import looks
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Decision, Eviction, EvictionState, Ruling
@@ -496,7 +496,7 @@ class Pipeline:
             self._history.progress = progress
         if snapshot.run is not None:
             self._history.run = snapshot.run.id
-        push(self._history, snapshot)
+        take_in(self._history, snapshot)
         self._take_past(snapshot.evictions)
         if isinstance(snapshot.lighthouse, LighthouseView):
             flag = min_replicas_named(snapshot.lighthouse.status)
@@ -506,7 +506,7 @@ class Pipeline:
             self._tracker.end_runs(self._history)
         self._history.lost = self._tracker.lost()
         failures: dict[str, str] = {}
-        graph = _guarded(_GRAPH, failures, lambda: build(self._history))
+        graph = _guarded(_GRAPH, failures, lambda: build_wait_graph(self._history))
         seen, unknown = self._detect(graph, failures)
         verdicts, inhibited = self._inhibit(
             tuple(join_machines(self._history, verdict) for verdict in seen)

@@ -13,7 +13,7 @@ from lightkeeper.monitor.detect.dead import told
 from lightkeeper.monitor.detect.endings import finished, is_gone
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.track import RankTrack
-from lightkeeper.monitor.detect.wording import parted
+from lightkeeper.monitor.detect.wording import scheduler_says
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
@@ -47,7 +47,9 @@ def _judge(history: History, group: GroupName, tracks: list[RankTrack]) -> Itera
     said, away_s = told(history, tracks), history.now_s - left_s
     if said is not None and said.code == "done":
         return
-    why = "" if said is None else parted(group, listed(hosts), said, away_s, history.now_s) + "; "
+    why = ""
+    if said is not None:
+        why = scheduler_says(group, listed(hosts), said, away_s, history.now_s) + "; "
     heard = any(track.report is not None for track in tracks)
     gone_for = f"is gone for {seconds(away_s)} and has not come back"
     if not heard:
@@ -70,7 +72,7 @@ def _judge(history: History, group: GroupName, tracks: list[RankTrack]) -> Itera
 
 
 def _beats(history: History, tracks: Iterable[RankTrack]) -> bool:
-    """Whether it may live where only this monitor does not see it: the Lighthouse hears it, or is
+    """True if it may live where only this monitor does not see it: the Lighthouse hears it, or is
     not there to say.
     """
     view = history.lighthouse

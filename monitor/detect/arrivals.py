@@ -26,7 +26,7 @@ import numpy as np
 
 from lightkeeper.monitor.model import cohort
 from lightkeeper.monitor.model.names import RankName
-from lightkeeper.monitor.records.dump import read as read_dump
+from lightkeeper.monitor.records.dump import read_dump
 from lightkeeper.monitor.records.job import NONE, Backend
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 from lightkeeper.monitor.records.signature import POINT_TO_POINT, op_name
@@ -96,7 +96,7 @@ class ArrivalBook:
             self._polls[rank].append(out)
 
     def suspects(self, ranks: Sequence[RankName]) -> bool:
-        """Whether one rank of this cohort is mostly outside while the others are not."""
+        """True if one rank of this cohort is mostly outside while the others are not."""
         polls = [self._polls.get(rank, ()) for rank in ranks]
         if len(ranks) < 2 or any(len(outside) < _POLLS_LEAST for outside in polls):
             return False
@@ -115,7 +115,7 @@ class ArrivalBook:
         before = self.readings.get(key)
         if before and at_s - before[-1].at_s < apart_s:
             return
-        reading = read(at_s, records)
+        reading = read_cohort(at_s, records)
         if reading is not None:
             self.readings.setdefault(key, deque(maxlen=_READINGS_KEPT)).append(reading)
 
@@ -126,7 +126,7 @@ _Spans = Mapping[_Place, tuple[float, float]]
 """When one rank entered and left each collective."""
 
 
-def read(at_s: float, records: Mapping[RankName, FlightRecord]) -> CohortReading | None:
+def read_cohort(at_s: float, records: Mapping[RankName, FlightRecord]) -> CohortReading | None:
     """What these records show together; None when they have too little in common."""
     spans: dict[RankName, _Spans] = {}
     resolution_s = 0.0

@@ -31,7 +31,7 @@ def _spoilt(track: RankTrack) -> Spoilt | None:
 
 
 def _in_spell(track: RankTrack) -> bool:
-    """Whether the rank's last attempt was not finite."""
+    """True if the rank's last attempt was not finite."""
     spoilt = _spoilt(track)
     return spoilt is not None and spoilt.run > 0
 
@@ -87,7 +87,7 @@ def not_finite(history: History, cases: Sequence[Spell]) -> Iterable[Verdict]:
 
 
 def _harmless(history: History, track: RankTrack, spoilt: Spoilt) -> bool:
-    """Whether a rank does not train on what it reports: a stage without a loss, a mean over no
+    """True if a rank does not train on what it reports: a stage without a loss, a mean over no
     tokens. Commits reach everybody; two steps later others would not be finite.
     """
     beyond = spoilt.first_step + 2
@@ -107,7 +107,7 @@ def _committed(track: RankTrack, step: int) -> bool:
 
 
 def _was_finite(ranks: Sequence[RankTrack], step: int) -> bool:
-    """Whether a group showed that it was finite in its own part of this step."""
+    """True if a group showed that it was finite in its own part of this step."""
     saying = [track for track in ranks if track.step is not None and _says(track)]
     if not saying:  # a group that has never committed had no part in it
         return all(track.commits == 0 for track in ranks)
@@ -125,7 +125,7 @@ def _says(track: RankTrack) -> bool:
 
 
 def _passed(track: RankTrack, step: int) -> bool:
-    """Whether a rank completed a step in which its own numbers were finite."""
+    """True if a rank completed a step in which its own numbers were finite."""
     state, spoilt = track.step, _spoilt(track)
     if state is None:
         return False
@@ -259,7 +259,7 @@ def _concerned(dissent: Dissent) -> tuple[RankName, ...]:
 
 
 def _contradicted(last: Dissent, dissents: Sequence[Dissent]) -> bool:
-    """Whether other ranks altogether were the odd ones at another step."""
+    """True if other ranks altogether were the odd ones at another step."""
     return any(
         other.lane == last.lane and other.odd and not set(other.odd) & set(last.odd)
         for other in dissents

@@ -33,9 +33,9 @@ from typing import Final
 
 from lightkeeper.monitor.detect.endings import (
     End,
+    end_in_words,
     end_of,
     finished,
-    how_it_ended,
     is_gone,
     perhaps_asked,
 )
@@ -48,13 +48,13 @@ from lightkeeper.monitor.detect.wording import (
     gave_up,
     of_death,
     of_hang,
-    parted,
+    ranks_named,
+    scheduler_says,
     stood_in,
     waits_for,
     waits_in,
     why_it_died,
 )
-from lightkeeper.monitor.detect.wording import named as ranks_named
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.verdict import TAKEN, Confidence, Kind, RankStanding, Verdict
 from lightkeeper.monitor.model.wording import does, listed, plural, seconds
@@ -114,7 +114,7 @@ def dead(history: History, graph: WaitGraph) -> Iterable[Verdict]:
         yield _as_told(history, hang or _verdict(history, graph, group, gone, follows))
     for group, members in history.groups().items():
         if group not in lost and (away := _on_lost_hosts(history, members)):
-            yield _as_told(history, _lost(history, graph, group, away))
+            yield _as_told(history, *_lost(history, graph, group, away))
 
 
 def over(history: History) -> frozenset[RankName]:
@@ -128,7 +128,7 @@ def over(history: History) -> frozenset[RankName]:
 
 
 def _over_together(history: History) -> bool:
-    """Whether all ranks ended at about the same time, and alike: nobody is to blame."""
+    """True if all ranks ended at about the same time, and alike: nobody is to blame."""
     tracks = [track for track in history.present() if track.report is not None]
     died_s = [track.died_s for track in tracks if track.died_s is not None]
     if not tracks or len(died_s) < len(tracks):
@@ -143,7 +143,7 @@ def _over_together(history: History) -> bool:
 
 
 def _interrupted(track: RankTrack) -> bool:
-    """Whether Ctrl-C ended it: a person's doing."""
+    """True if Ctrl-C ended it: a person's doing."""
     process = None if track.report is None else track.report.process
     by_signal = process is not None and process.exit_signal == "SIGINT"
     return end_of(track) is End.ASKED and (by_signal or _exception(track) == "KeyboardInterrupt")
@@ -156,14 +156,14 @@ def _exception(track: RankTrack) -> str:
 
 
 def _without_a_word(track: RankTrack) -> bool:
-    """Whether nothing is known of its end, or it is done."""
+    """True if nothing is known of its end, or it is done."""
     process = None if track.report is None else track.report.process
     exit_seen = process is not None and (process.exit_code or process.exit_signal)
     return not exit_seen and not _exception(track)
 
 
 def _one_error(tracks: Sequence[RankTrack]) -> bool:
-    """Whether several ranks raised the same error at the same place, and none another."""
+    """True if several ranks raised the same error at the same place, and none another."""
     own = [track for track in tracks if end_of(track) is End.OWN]
     rest = {end_of(track) for track in tracks} - {End.OWN}
     same = {of_death(track) for track in own}
@@ -207,7 +207,7 @@ def _edge(history: History, track: RankTrack) -> Held | None:
 
 
 def _gave_up(history: History, track: RankTrack) -> bool:
-    """Whether it ended because of a rank that did not come, or is gone: its exception says so, or
+    """True if it ended because of a rank that did not come, or is gone: its exception says so, or
     it raised something in C++ (autograd's) while it was seen to wait.
     """
     end = end_of(track)
@@ -258,7 +258,7 @@ def _stood(end: _GivenUp, tracks: Sequence[RankTrack]) -> str:
     """Where they stood, and until when; empty where records alone show who was missing."""
     if end.finding and not any(t.report is not None and t.report.witness for t in tracks):
         return ""
-    return stood_in(tracks, [how_it_ended(t, launcher=True) if is_gone(t) else "" for t in tracks])
+    return stood_in(tracks, [end_in_words(t, launcher=True) if is_gone(t) else "" for t in tracks])
 
 
 def _works(track: RankTrack) -> str:
@@ -305,7 +305,7 @@ def _ended_hang(
 
 
 def _still_hangs(history: History, graph: WaitGraph, gone: list[RankTrack]) -> bool:
-    """Whether all of them gave up on ranks that the graph names now: that hang is the fault."""
+    """True if all of them gave up on ranks that the graph names now: that hang is the fault."""
     edges = [_edge(history, track) for track in gone]
     return all(_gave_up(history, track) for track in gone) and all(
         held is not None and set(held.holders) & set(graph.roots) for held in edges
@@ -337,7 +337,7 @@ def _stood_among(history: History, group: GroupName, end: _GivenUp) -> list[Rank
 
 
 def _stood_until(track: RankTrack, first_s: float) -> bool:
-    """Whether it stood still then: it lives without a move since, or somebody else ended it."""
+    """True if it stood still then: it lives without a move since, or somebody else ended it."""
     if is_gone(track):
         ended = end_of(track) in (End.ASKED, End.KILLED)
         return ended and track.death_s >= first_s - _SEEN_LATE_S
@@ -371,7 +371,7 @@ def _left_early(
         confidence=Confidence.LIKELY if plain and not asked else Confidence.UNSURE,
         since_s=min(track.death_s for track in done),
         victims=tuple(sorted(track.rank for track in (*seen, *lost))),
-        evidence={t.rank: how_it_ended(t) for t in done[:_SHOWN]},
+        evidence={t.rank: end_in_words(t) for t in done[:_SHOWN]},
         signature="dead:left early",
         settled=True,
     )
@@ -412,7 +412,7 @@ def _left_behind(
 
 
 def _waited_for(history: History, track: RankTrack, left: Sequence[RankTrack]) -> bool:
-    """Whether a rank that ended was seen to wait for one of these, or had entered what they never
+    """True if a rank that ended was seen to wait for one of these, or had entered what they never
     did.
     """
     held = _edge(history, track)
@@ -534,7 +534,7 @@ def _commit_without(
 
 
 def _settled(history: History, named: Sequence[RankTrack], first_s: float) -> bool:
-    """Whether it counts at once: how it ended is known, and the job has other groups or has had the
+    """True if it counts at once: how it ended is known, and the job has other groups or has had the
     time to end as a whole.
     """
     alone = len(history.groups()) == 1 and history.now_s - first_s < _TOGETHER_S
@@ -542,7 +542,7 @@ def _settled(history: History, named: Sequence[RankTrack], first_s: float) -> bo
 
 
 def _stranded(history: History, gone: list[RankTrack], first_s: float, *, waits: bool) -> bool:
-    """Whether ranks of its group have waited for longer than a job that is asked to end takes."""
+    """True if ranks of its group have waited for longer than a job that is asked to end takes."""
     end_s = first_s + history.config.job_end_s
     return (waits and history.now_s >= end_s) or any(track.death_s >= end_s for track in gone)
 
@@ -605,7 +605,7 @@ def _confidence(
 
 
 def _unclear(track: RankTrack) -> bool:
-    """Whether it ended by an error that may be of its own or of a peer's doing: C++ raises about
+    """True if it ended by an error that may be of its own or of a peer's doing: C++ raises about
     both, and aborts for both.
     """
     error = bool(_exception(track)) or _signal(track) == "SIGABRT"
@@ -668,7 +668,7 @@ def _died(history: History, tracks: list[RankTrack], first_s: float) -> str:
 
 
 def _lost_for_good(track: RankTrack, members: Iterable[RankTrack]) -> bool:
-    """Whether it died and its group has not restarted since: no successor is on the way."""
+    """True if it died and its group has not restarted since: no successor is on the way."""
     died_s = track.died_s
     return (
         is_gone(track)
@@ -681,7 +681,7 @@ def _lost_for_good(track: RankTrack, members: Iterable[RankTrack]) -> bool:
 
 
 def _waited_for_another(track: RankTrack, gone: list[RankTrack]) -> bool:
-    """Whether a rank died inside a collective that another dead one had not entered."""
+    """True if a rank died inside a collective that another dead one had not entered."""
     return any(
         head.name == awaited.name and head.enqueued < awaited.inside
         for awaited in track.heads
@@ -714,7 +714,7 @@ def _on_lost_hosts(history: History, members: tuple[RankTrack, ...]) -> tuple[Ra
 
 
 def _unheard(history: History, silent: Sequence[RankTrack], others: Sequence[RankTrack]) -> bool:
-    """Whether a second channel does not hear them either: the heartbeat of the Manager among them,
+    """True if a second channel does not hear them either: the heartbeat of the Manager among them,
     else the kernels of other hosts. Two of those raise a doubt in spite of a heartbeat, which is
     short, and may pass where a step's data does not.
     """
@@ -729,7 +729,7 @@ def _unheard(history: History, silent: Sequence[RankTrack], others: Sequence[Ran
 
 
 def _stale(history: History, group: GroupName, *, sooner: bool) -> bool:
-    """Whether the group's heartbeat is out of date for long; `sooner`: just longer than the
+    """True if the group's heartbeat is out of date for long; `sooner`: just longer than the
     Lighthouse's own timeout.
     """
     age_s = history.heartbeat_age_s(group) or 0.0
@@ -738,18 +738,18 @@ def _stale(history: History, group: GroupName, *, sooner: bool) -> bool:
 
 
 def _cut_off(history: History, track: RankTrack) -> bool:
-    """Whether other hosts send to its host and get no acknowledgement."""
+    """True if other hosts send to its host and get no acknowledgement."""
     return bool(history.links.to(track.identity.host, _UNACKNOWLEDGED_S))
 
 
 def _is_lost(history: History, track: RankTrack) -> bool:
-    """Whether nothing comes from it any more."""
+    """True if nothing comes from it any more."""
     sooner = _cut_off(history, track) and _silent_for(history, track, _SILENT_S)
     return sooner or _silent_for(history, track, history.config.host_lost_s)
 
 
 def _silent_for(history: History, track: RankTrack, limit_s: float) -> bool:
-    """Whether its WorkerServer has answered nothing for so long, and its work was not done."""
+    """True if its WorkerServer has answered nothing for so long, and its work was not done."""
     silent = track.silence_s(history.now_s) >= limit_s
     known = track.report is not None or _should_run(history, track)
     return silent and known and not finished(track)
@@ -765,7 +765,7 @@ def _should_run(history: History, track: RankTrack) -> bool:
 
 
 def _outlasts(history: History, track: RankTrack) -> bool:
-    """Whether it is seen to stand for longer than it may; beside a host that other kernels miss,
+    """True if it is seen to stand for longer than it may; beside a host that other kernels miss,
     whether it stands at all.
     """
     seen = track.fresh is not None and not finished(track)
@@ -776,7 +776,8 @@ def _outlasts(history: History, track: RankTrack) -> bool:
 
 def _lost(
     history: History, graph: WaitGraph, group: GroupName, gone: tuple[RankTrack, ...]
-) -> Verdict:
+) -> tuple[Verdict, str]:
+    """The verdict, and what its reason says besides that the host is lost."""
     culprits = tuple(track.rank for track in gone)
     hosts = history.hosts(culprits)
     missed = (history.links.to(host, _UNACKNOWLEDGED_S) for host in hosts)
@@ -786,18 +787,16 @@ def _lost(
     since_s = min(t.silent_since_s for t in gone if t.silent_since_s is not None)
     others = tuple(t.rank for t in history.groups()[group] if t.rank not in culprits)
     state = f"{does(hosts, 'does')} not answer" if beats else f"{does(hosts, 'is')} lost"
-    reason = (
-        f"{plural(hosts, 'host', 'hosts')} {state}: no WorkerServer of "
-        f"{listed(culprits) if others else group} answers for {seconds(history.now_s - since_s)}"
-    )
-    beside = [f", and the heartbeat of {group} is stale"] if stale else []
-    beside += [f"; {edge.sentence()}" for edge in edges[:1]]
+    seen = f"no WorkerServer of {listed(culprits) if others else group} answers for "
+    seen += seconds(history.now_s - since_s)
+    seen += f", and the heartbeat of {group} is stale" if stale else ""
+    seen += "".join(f"; {edge.sentence()}" for edge in edges[:1])
     if others:
-        beside.append(f"; {listed(others)} of the group {plural(others, 'stands', 'stand')}")
-    return Verdict(
+        seen += f"; {listed(others)} of the group {plural(others, 'stands', 'stand')}"
+    verdict = Verdict(
         kind=Kind.DEAD,
         culprits=culprits,
-        reason="".join((reason, *beside)),
+        reason=f"{plural(hosts, 'host', 'hosts')} {state}: {seen}",
         confidence=_how_sure(beats=beats, stale=stale and bool(edges)),
         since_s=since_s,
         victims=tuple(sorted({*graph.victims(culprits), *others, *(e.rank for e in edges)})),
@@ -808,6 +807,7 @@ def _lost(
         },
         lost=True,
     )
+    return verdict, seen
 
 
 def _how_sure(*, beats: bool, stale: bool) -> Confidence:
@@ -837,9 +837,10 @@ def _is_taken(said: Testimony | None) -> bool:
     return said is not None and said.weight in (Weight.LEAVING, Weight.ENDED)
 
 
-def _as_told(history: History, verdict: Verdict) -> Verdict:
+def _as_told(history: History, verdict: Verdict, seen: str = "") -> Verdict:
     """The verdict with what the scheduler says of its ranks first; nobody is accused of a death
-    that the scheduler brought about, but what is left of the group may have to go.
+    that the scheduler brought about, but what is left of the group may have to go. `seen`: what is
+    said then of ranks that are not known to have ended.
     """
     tracks = [history.tracks[rank] for rank in verdict.suspects]
     said = told(history, tracks)
@@ -852,7 +853,7 @@ def _as_told(history: History, verdict: Verdict) -> Verdict:
     witness = {TAKEN if taken else "scheduler": one_line(f"{said.witness}: {said.text}")}
     verdict = replace(
         verdict,
-        reason=f"{head}; {verdict.reason if gone else verdict.reason.partition(': ')[2]}",
+        reason=f"{head}; {verdict.reason if gone else seen}",
         brief=head,
         evidence={**verdict.evidence, **witness},
     )
@@ -868,4 +869,4 @@ def _parted(history: History, verdict: Verdict, said: Testimony) -> str:
     hosts = listed(history.hosts(ranks))
     who = f"{group if len(ranks) == len(history.groups()[group]) else listed(ranks)} on {hosts}"
     silent_s = min(history.tracks[rank].silence_s(history.now_s) for rank in ranks)
-    return parted(who, hosts, said, silent_s, history.now_s)
+    return scheduler_says(who, hosts, said, silent_s, history.now_s)

@@ -92,7 +92,7 @@ def usual_inside_s(history: History, rank: RankName) -> float:
 
 
 def _group_alone(history: History, graph: WaitGraph, stuck: Stuck) -> bool:
-    """Whether this group has long been stuck, no other is, and all others wait for it."""
+    """True if this group has long been stuck, no other is, and all others wait for it."""
     longest_s = history.config.stuck_inside_s
     others = [track for track in history.present() if track.group != stuck.group]
     still_s = history.still_after_s
@@ -344,7 +344,7 @@ def _what_all_do(
 
 
 def _excused(history: History, track: RankTrack, trained: bool) -> bool:
-    """Whether it may take that long: by what it has declared, by what the job has shown before, or
+    """True if it may take that long: by what it has declared, by what the job has shown before, or
     because it starts and nobody has trained yet. A later start is what holds the others up.
     """
     if track.fresh is None:

@@ -29,7 +29,7 @@ from lightkeeper.monitor.detect.hang import (
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.lag import replica_lag
 from lightkeeper.monitor.detect.late_comer import late_comer, late_records
-from lightkeeper.monitor.detect.lighthouse import APART, apart, lighthouse_away
+from lightkeeper.monitor.detect.lighthouse import APART, apart, lighthouse_silent
 from lightkeeper.monitor.detect.lost_quorum import quorum_lost
 from lightkeeper.monitor.detect.mismatch import (
     differing_across,
@@ -87,7 +87,7 @@ DETECTORS: Final = (
     Detector("progress_lost", Kind.PROGRESS_LOST, lambda history, _: progress_lost(history)),
     Detector("quorum_lost", Kind.QUORUM_LOST, lambda history, _: quorum_lost(history)),
     Detector("standstill", Kind.DEADLOCK, standstill),
-    Detector("lighthouse_away", Kind.LIGHTHOUSE_AWAY, lighthouse_away),
+    Detector("lighthouse_away", Kind.LIGHTHOUSE_AWAY, lighthouse_silent),
 )
 
 
@@ -121,7 +121,7 @@ class Wait:
     kind: Kind
     """Of the incident."""
     fired: bool
-    """Whether the incident is more than pending."""
+    """True if the incident is more than pending."""
 
 
 def fired(waits: Mapping[RankName, Wait]) -> frozenset[RankName]:
@@ -143,9 +143,9 @@ class Tick:
     ending: Collection[RankName] = ()
     """Victims that gave up waiting and may be about to end."""
     stalled: bool = False
-    """Whether anything but slowness is wrong anywhere."""
+    """True if anything but slowness is wrong anywhere."""
     named: bool = False
-    """Whether an open incident names what holds the job up."""
+    """True if an open incident names what holds the job up."""
     hangs_s: Mapping[RankName, float] = field(default_factory=dict)
     """Suspect of an open hang -> when that was first seen."""
 
@@ -201,7 +201,7 @@ def _seen_before(hang: Verdict, death: Verdict, tick: Tick) -> bool:
 
 
 def _waited_for(hang: Verdict, death: Verdict, tick: Tick) -> bool:
-    """Whether all who died waited for the ranks that hang."""
+    """True if all who died waited for the ranks that hang."""
     return bool(death.suspects) and all(
         rank in hang.victims
         or (rank in tick.waits and not {*hang.suspects}.isdisjoint(tick.waits[rank].ranks))

@@ -38,12 +38,12 @@ _BY_SIGNAL: Final = {
 
 
 def is_gone(track: RankTrack) -> bool:
-    """Whether its process is known to have ended."""
+    """True if its process is known to have ended."""
     return track.died_s is not None
 
 
 def finished(track: RankTrack) -> bool:
-    """Whether it had reported the end of its training, or ended with exit code 0."""
+    """True if it had reported the end of its training, or ended with exit code 0."""
     exited = track.report is not None and track.report.process.exit_code == 0
     return track.doing == FINISHED_PHASE or exited
 
@@ -71,7 +71,7 @@ def perhaps_asked(tracks: Sequence[RankTrack]) -> str:
     return f", perhaps because {asked} SIGTERM {itself})"
 
 
-def how_it_ended(track: RankTrack, launcher: bool = False) -> str:
+def end_in_words(track: RankTrack, launcher: bool = False) -> str:
     """`gave up after 8 s of waiting`, `was ended by its launcher (SIGTERM)`, `ended with exit code
     0`; `launcher`: a peer's end came first.
     """

@@ -95,7 +95,7 @@ class Stuck:
 
     @property
     def complete(self) -> bool:
-        """Whether every member is or was inside: nobody is waited for."""
+        """True if every member is or was inside: nobody is waited for."""
         return not self.absent
 
     def hangs(self, history: History) -> bool:
@@ -119,7 +119,7 @@ class WaitGraph:
     """Alone and still for at least half the stall floor, allowed or not; includes the roots."""
     stuck: tuple[Stuck, ...]
     fleet_pauses: bool
-    """Whether most ranks stand still on their own at once and nobody waits."""
+    """True if most ranks stand still on their own at once and nobody waits."""
     quiet: tuple[Stuck, ...] = ()
     """Replica groups that stand still, and only their records can show why; sorted. All of a group
     count as inside, in a collective that is not known."""
@@ -218,7 +218,7 @@ def circles_of(
 
 
 def _still_keeps(history: History, track: RankTrack, held: Held) -> bool:
-    """Whether a rank that is not seen to wait any more may still end for that wait.
+    """True if a rank that is not seen to wait any more may still end for that wait.
 
     It left it by an error then, and its interpreter takes its time.
     """

@@ -21,8 +21,8 @@ from lightkeeper.monitor.detect.wording import (
     hang_reason,
     hangs_briefly,
     looks,
-    named,
     of_hang,
+    ranks_named,
     waits_for,
     waits_in,
     with_places,
@@ -91,7 +91,7 @@ def _traced(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     tracers = {t.rank: looks(t.tracer) for t in blocking if t.tracer is not None}
     yield Verdict(
         kind=Kind.NOT_ENTERED,
-        reason=f"{named(ranks)} {plural(ranks, 'is', 'are')} held by "
+        reason=f"{ranks_named(ranks)} {plural(ranks, 'is', 'are')} held by "
         f"{listed([*tracers.values()])} for {seconds(history.now_s - since_s)}; "
         f"{waits_for(history, victims, ranks)}; nobody is evicted while somebody looks",
         confidence=Confidence.CERTAIN,

@@ -33,7 +33,7 @@ from lightkeeper.monitor.model.names import (
     may_be_of,
 )
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Unreachable
-from lightkeeper.monitor.records.ring import bounded, collectives
+from lightkeeper.monitor.records.ring import bounded, newest_collectives
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 from lightkeeper.worker_server.wire import (
     RING_CALLS,
@@ -70,7 +70,7 @@ class Reading:
     """The collectives of its ring, oldest first."""
     at_s: float
     garbage: bool = False
-    """Whether it could not be read; `answer` and `calls` are empty then."""
+    """True if it could not be read; `answer` and `calls` are empty then."""
 
     @property
     def covers_s(self) -> float:
@@ -111,7 +111,7 @@ class Absence:
     since_s: float
     until_s: float
     anew: bool
-    """Whether another process answers since: its quorum count restarted."""
+    """True if another process answers since: its quorum count restarted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Progress:
     """The first step that was seen, and when: for its pace."""
     ranks: int = 0
     starts_over: bool = False
-    """Whether a process went back to an earlier step."""
+    """True if a process went back to an earlier step."""
     why: str = ""
     """How the first of the processes ended that had committed it."""
     fell_to: int | None = None
@@ -208,7 +208,7 @@ class History:
     """Ranks in a collective that nobody was missing from, in the previous tick."""
     _records: dict[RankName, Reading] = field(default_factory=dict)
     _sorted: bool = True
-    """Whether the tracks are in order."""
+    """True if the tracks are in order."""
     _present: tuple[RankTrack, ...] = ()
     _groups: dict[GroupName, tuple[RankTrack, ...]] = field(default_factory=dict)
     _replica_ids: dict[GroupName, ReplicaId] = field(default_factory=dict)
@@ -242,7 +242,7 @@ class History:
 
     @property
     def disturbed(self) -> bool:
-        """Whether a group recently started, healed or died: its host's other ranks have no pace."""
+        """True if a group recently started, healed or died: its host's other ranks have no pace."""
         return self.now_s - self.disturbed_s < self.config.restart_quiet_s
 
     def fell_since(self, at_s: float) -> list[GroupName]:
@@ -250,7 +250,7 @@ class History:
         return sorted(group for group, fell_s in self.fallen_s.items() if fell_s > at_s - AROUND_S)
 
     def starting(self, track: RankTrack) -> bool:
-        """Whether a rank has too few steps, since its start or heal, to be judged.
+        """True if a rank has too few steps, since its start or heal, to be judged.
 
         Without steps, collectives count.
         """
@@ -324,7 +324,7 @@ class History:
         return 0.0 if since_s is None else self.now_s - since_s
 
     def in_quorum(self, group: GroupName) -> bool | None:
-        """Whether the group's current replica id is in the last quorum; None when unknown."""
+        """True if the group's current replica id is in the last quorum; None when unknown."""
         replica_id = self.replica_id(group)
         if self.lighthouse is None or replica_id is None:
             return None
@@ -356,12 +356,12 @@ class History:
         return self.unseen_s.get(replica_id, self.now_s)
 
     def stopped(self, track: RankTrack) -> bool:
-        """Whether a signal has stopped a rank's process; a tracer's stop does not count."""
+        """True if a signal has stopped a rank's process; a tracer's stop does not count."""
         fresh = track.fresh
         return fresh is not None and fresh.process.state == "T" and fresh.process.tracer is None
 
     def _participates(self, track: RankTrack) -> bool:
-        """Whether it takes part, if its group does."""
+        """True if it takes part, if its group does."""
         step = track.step
         return (
             track.fresh is not None
@@ -484,7 +484,7 @@ class History:
                 track.participating = within and self._participates(track)
 
     def _is_there(self, ids: Sequence[ReplicaId], tracks: Sequence[RankTrack]) -> bool:
-        """Whether an id without a name is a group's: all its ranks say so, and the Lighthouse's
+        """True if an id without a name is a group's: all its ranks say so, and the Lighthouse's
         page has that Manager on a host of theirs.
         """
         members = () if self.lighthouse is None else self.lighthouse.members
@@ -502,7 +502,7 @@ class History:
             if isinstance(record, FlightRecord):
                 try:
                     newest = bounded(record)
-                    self._records[rank] = Reading(newest, collectives(newest), self.now_s)
+                    self._records[rank] = Reading(newest, newest_collectives(newest), self.now_s)
                     continue
                 except FlightRecordError:
                     pass

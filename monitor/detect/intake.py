@@ -41,7 +41,7 @@ _TRIES: Final = 3
 """How many times a rank's past is requested, at most."""
 
 
-def push(history: History, snapshot: Snapshot) -> None:
+def take_in(history: History, snapshot: Snapshot) -> None:
     history.now_s = snapshot.now_s
     history.see_lighthouse(snapshot.lighthouse)
     history.gate_began_s = snapshot.gate_began_s
@@ -104,7 +104,7 @@ def _push_rank(history: History, observation: Observation) -> None:
 
 
 def _disturbs(history: History, track: RankTrack) -> bool:
-    """Whether a rank is starting or ending, at the cost of its host's other processes."""
+    """True if a rank is starting or ending, at the cost of its host's other processes."""
     report = track.report
     if report is None:
         return False
@@ -211,7 +211,7 @@ def push_attendance(history: History) -> None:
 
 
 def _stays_out(history: History, group: GroupName) -> bool:
-    """Whether a group could take part but does not: it beats, works, and is in no quorum."""
+    """True if a group could take part but does not: it beats, works, and is in no quorum."""
     age_s = history.heartbeat_age_s(group)
     if age_s is None or age_s > HEARTBEAT_TIMEOUT_S or history.in_quorum(group) is not False:
         return False
@@ -219,7 +219,7 @@ def _stays_out(history: History, group: GroupName) -> bool:
 
 
 def _excused(history: History, track: RankTrack) -> bool:
-    """Whether a rank is starting, done, out of sight, or between two votes: no blame for staying
+    """True if a rank is starting, done, out of sight, or between two votes: no blame for staying
     out.
     """
     config, step = history.config, track.step
@@ -236,7 +236,7 @@ def _excused(history: History, track: RankTrack) -> bool:
 
 
 def _fresh(history: History, track: RankTrack) -> bool:
-    """Whether a rank is working towards its first commits, and not for too long."""
+    """True if a rank is working towards its first commits, and not for too long."""
     here_s = history.now_s - track.first_seen_s
     young = track.commits < history.config.warm_up_commits  # a heal makes nobody young again
     return young and here_s < history.config.warm_up_budget_s

@@ -141,5 +141,5 @@ def pauses_of(log: StepLog, step: StepState, now_s: float, first: int) -> tuple[
 
 
 def _together(gap: Gap, other: Gap) -> bool:
-    """Whether two gaps overlapped in time."""
+    """True if two gaps overlapped in time."""
     return gap.ended_s > other.ended_s - other.span_s and other.ended_s > gap.ended_s - gap.span_s

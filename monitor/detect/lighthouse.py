@@ -29,7 +29,7 @@ from lightkeeper.monitor.model.wording import does, listed, seconds
 from lightkeeper.worker_server.wire import WAIT_QUORUM, Trouble
 
 
-def lighthouse_away(history: History, graph: WaitGraph) -> Iterable[Verdict]:
+def lighthouse_silent(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     """A Lighthouse that does not answer, or is back in vain; accuses nobody. The victims are the
     ranks that stand still for it.
     """
@@ -138,7 +138,7 @@ def _judge_apart(history: History, group: GroupName) -> Iterable[Verdict]:
 
 
 def _flapped(history: History) -> bool:
-    """Whether the Lighthouse was away and is back for so short that kernels need not have tried
+    """True if the Lighthouse was away and is back for so short that kernels need not have tried
     again: they wait twice as long each time, so up to as long as it was away.
     """
     over = history.flap
@@ -175,7 +175,7 @@ def _theirs(members: Sequence[RankTrack]) -> str:
 
 
 def _runs(track: RankTrack) -> bool:
-    """Whether its process lives, and no signal, tracer or held GIL stops it."""
+    """True if its process lives, and no signal, tracer or held GIL stops it."""
     process = None if track.fresh is None else track.fresh.process
     if process is None or not process.alive or process.stopped:
         return False
@@ -227,7 +227,7 @@ def _last_commit_s(history: History) -> float | None:
 
 
 def _goes_on(history: History) -> bool:
-    """Whether the last commit is more recent than the longest limit for standing still."""
+    """True if the last commit is more recent than the longest limit for standing still."""
     commit_s = _last_commit_s(history)
     spans = (history.hang_after_s(track) for track in history.present())
     most_s = max(spans, default=history.config.stall_floor_s)
@@ -252,7 +252,7 @@ def _standing(history: History, graph: WaitGraph, since_s: float) -> tuple[RankN
 
 
 def _waits(history: History, graph: WaitGraph, track: RankTrack) -> bool:
-    """Whether a rank stands where it may wait for a quorum, as far as its phases show."""
+    """True if a rank stands where it may wait for a quorum, as far as its phases show."""
     may_wait = graph.standing[track.rank] in (RankStanding.WAITING, RankStanding.UNKNOWN)
     return may_wait and track.stall_s >= history.hang_after_s(track)
 

@@ -38,7 +38,7 @@ class Edge:
 
     @property
     def between(self) -> bool:
-        """Whether it leads to another host of the job."""
+        """True if it leads to another host of the job."""
         return self.peer is not None and self.peer != self.host
 
     def sentence(self) -> str:

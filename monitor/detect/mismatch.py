@@ -114,7 +114,7 @@ def _patience_s(history: History, stuck: Stuck) -> float:
 
 
 def _crossed(graph: WaitGraph, stuck: Stuck) -> bool:
-    """Whether the absent wait elsewhere, or cannot be seen, and no rank anywhere is seen alone.
+    """True if the absent wait elsewhere, or cannot be seen, and no rank anywhere is seen alone.
 
     Who waits for absent ranks that wait for each other is their victim.
     """
@@ -233,13 +233,13 @@ def mismatch(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     for stuck in (*_suspicious(history, graph), *_of_the_dead(history, graph)):
         if stuck.group in verdicts:
             continue
-        verdict = two_threads(history, stuck) or _by_records(history, graph, stuck)
+        verdict = threads_mixed(history, stuck) or _by_records(history, graph, stuck)
         if verdict is not None:
             verdicts[stuck.group] = verdict
     return (verdicts[group] for group in sorted(verdicts))
 
 
-def two_threads(history: History, stuck: Stuck) -> Verdict | None:
+def threads_mixed(history: History, stuck: Stuck) -> Verdict | None:
     """Two threads that use one process group, if the records of its ranks show it.
 
     Nothing orders their calls, so whatever differs is the program's, even if a minority differs.

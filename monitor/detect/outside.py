@@ -116,7 +116,7 @@ def _seen_waiting(
 
 
 def _reaches_quorums(history: History, track: RankTrack) -> bool:
-    """Whether quorums wait for its group: it is in the last, or beats and stands still."""
+    """True if quorums wait for its group: it is in the last, or beats and stands still."""
     if history.in_quorum(track.group) is not False:
         return True
     age_s = history.heartbeat_age_s(track.group)
@@ -124,7 +124,7 @@ def _reaches_quorums(history: History, track: RankTrack) -> bool:
 
 
 def _may_be_outside(track: RankTrack, standing: RankStanding) -> bool:
-    """Whether it may be in no collective at all: it reports nothing, or only that it waits."""
+    """True if it may be in no collective at all: it reports nothing, or only that it waits."""
     if standing is RankStanding.WAITING:
         return track.phased and track.waits_in is None and not track.inside_across
     return standing is RankStanding.UNKNOWN or standing is RankStanding.TRACED
@@ -146,7 +146,7 @@ def _place_across(track: RankTrack) -> _Place:
 
 
 def _waits_for(mate: RankTrack, track: RankTrack) -> bool:
-    """Whether a rank of another replica group waits for this one across groups."""
+    """True if a rank of another replica group waits for this one across groups."""
     if track.report is None:
         return False
     if any(_not_entered(head, mate, track) for head in heads_across(mate)):
@@ -157,7 +157,7 @@ def _waits_for(mate: RankTrack, track: RankTrack) -> bool:
 
 
 def _waits_within(mate: RankTrack, track: RankTrack) -> bool:
-    """Whether a rank waits for this one of its own group, in a quorum or a commit vote."""
+    """True if a rank waits for this one of its own group, in a quorum or a commit vote."""
     ours, theirs = track.step, mate.step
     if mate is track or track.phased or ours is None or theirs is None:
         return False
@@ -167,7 +167,7 @@ def _waits_within(mate: RankTrack, track: RankTrack) -> bool:
 
 
 def _behind(track: RankTrack, mate: RankTrack) -> bool:
-    """Whether it has not begun the step in which the other waits, both by TorchFT's count."""
+    """True if it has not begun the step in which the other waits, both by TorchFT's count."""
     ours, theirs = track.step, mate.step
     if ours is None or theirs is None or not ours.source == theirs.source == _QUORUMS:
         return False
@@ -175,7 +175,7 @@ def _behind(track: RankTrack, mate: RankTrack) -> bool:
 
 
 def _not_entered(head: GroupHead, mate: RankTrack, track: RankTrack) -> bool:
-    """Whether the mate is inside a collective across groups that this rank has not entered.
+    """True if the mate is inside a collective across groups that this rank has not entered.
 
     A launched and unfinished collective also counts: TorchFT's DDP waits for it in C++, unseen.
     """

@@ -79,7 +79,7 @@ class Pace:
     work: float = 1.0
     """Its tokens relative to its peers', at least 1: more tokens excuse, fewer do not accuse."""
     sees_group: bool = True
-    """Whether waiting for ranks of its own group shows: not if C++ does it internally (DDP)."""
+    """True if waiting for ranks of its own group shows: not if C++ does it internally (DDP)."""
     stopped: float = 0.0
     """Share of the sweeps that found its process stopped by a signal."""
     witness: Witness | None = None
@@ -302,7 +302,7 @@ class _Course:
     traced: bool = False
     witness: Witness | None = None
     current: bool = True
-    """Whether the latest sweep saw it."""
+    """True if the latest sweep saw it."""
 
     @property
     def steps(self) -> int:
@@ -311,7 +311,7 @@ class _Course:
 
     @property
     def sampled(self) -> bool:
-        """Whether it has a sample, if its steps need a round for it."""
+        """True if it has a sample, if its steps need a round for it."""
         return bool(self.shares) or not _made_local(self.start.step, self.newest.step)
 
     @property
@@ -429,7 +429,7 @@ def _measure(course: _Course, reading: Sample, steps: int) -> None:
 
 
 def _made_local(before: StepState, step: StepState) -> bool:
-    """Whether some of the steps in between were local ones."""
+    """True if some of the steps in between were local ones."""
     return step.local_steps > before.local_steps
 
 
@@ -576,7 +576,7 @@ def _so_far(samples: Sequence[Sample], phases: Sequence[str]) -> Floats:
 
 
 def _sees_group(first: Sample, last: Sample) -> bool:
-    """Whether its waiting within its group shows: in phases, or in recorded collectives."""
+    """True if its waiting within its group shows: in phases, or in recorded collectives."""
     own = first.own_calls, last.own_calls
     return last.waited_s is None or None in own or own[0] != own[1]
 

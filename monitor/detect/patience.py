@@ -107,14 +107,14 @@ def undeclared(history: History, track: RankTrack) -> Allowance | None:
 
 
 def works_long(track: RankTrack) -> bool:
-    """Whether it says that it does what takes long: a checkpoint, an evaluation, a heal."""
+    """True if it says that it does what takes long: a checkpoint, an evaluation, a heal."""
     step = track.step
     tagged = step is not None and (step.healing or bool(LONG_PHASES.intersection(step.tags)))
     return tagged or track.doing in LONG_PHASES
 
 
 def out_of_sight(history: History, track: RankTrack) -> bool:
-    """Whether a rank that does not answer may still be in a pause, or at the long work that it was
+    """True if a rank that does not answer may still be in a pause, or at the long work that it was
     last seen at, or does not answer for a moment only.
     """
     config, silence_s = history.config, track.silence_s(history.now_s)
@@ -127,7 +127,7 @@ def out_of_sight(history: History, track: RankTrack) -> bool:
 
 
 def _declares(track: RankTrack) -> bool:
-    """Whether its phase says what it does."""
+    """True if its phase says what it does."""
     if track.doing == _NOT_STARTED:
         return track.phased
     return track.doing not in (OUTSIDE, UNDECLARED, WAITING_PHASE)
@@ -147,7 +147,7 @@ def before_they_give_up(track: RankTrack, waiters: Iterable[RankTrack]) -> Allow
 
 
 def at_work(track: RankTrack) -> bool:
-    """Whether its last stack shows work that may last, and the kernel sees it done: a file is
+    """True if its last stack shows work that may last, and the kernel sees it done: a file is
     written or read, a child is busy, a compiler runs.
     """
     seen = None if track.report is None else track.report.witness
@@ -166,7 +166,7 @@ def _lasting(track: RankTrack) -> Doing | None:
 
 
 def _active(track: RankTrack) -> bool:
-    """Whether the process or a child of it uses cores or moves bytes, or its main thread wakes."""
+    """True if the process or a child of it uses cores or moves bytes, or its main thread wakes."""
     if (process := track.used) is None:
         return False
     seen = None if track.report is None else track.report.witness
@@ -175,7 +175,7 @@ def _active(track: RankTrack) -> bool:
 
 
 def _moves(process: Process, doing: Doing) -> bool:
-    """Whether bytes move; of a socket only the wakes of who reads it show that."""
+    """True if bytes move; of a socket only the wakes of who reads it show that."""
     reads = doing in _READS and (process.wakes_s or 0.0) >= _WAKES_S
     return reads or (process.bytes_s or 0.0) >= _WORKS_BYTES_S
 
@@ -211,7 +211,7 @@ def _reasons(history: History, track: RankTrack) -> Iterable[Allowance]:
 
 
 def blocked(track: RankTrack) -> bool:
-    """Whether two stacks show it in a lock, file, socket, child or loader, and nothing moves there:
+    """True if two stacks show it in a lock, file, socket, child or loader, and nothing moves there:
     that is no slow start and no long download.
     """
     witness = track.witness

@@ -13,7 +13,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Final
 
-from lightkeeper.monitor.detect.endings import End, end_of, how_it_ended
+from lightkeeper.monitor.detect.endings import End, end_in_words, end_of
 from lightkeeper.monitor.detect.history import History, Progress
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.model.grouping import grouped
@@ -61,7 +61,7 @@ def _step(track: RankTrack) -> int:
 
 
 def _perhaps(tracks: Iterable[RankTrack], seen: Progress) -> bool:
-    """Whether somebody may still have it: one that does not answer, or one that was there."""
+    """True if somebody may still have it: one that does not answer, or one that was there."""
     living = [track for track in tracks if track.died_s is None]
     return any(track.fresh is None or track.first_seen_s <= seen.at_s for track in living)
 
@@ -92,7 +92,7 @@ def _why(ended: Iterable[RankTrack]) -> str:
     if first is None:
         return ""
     ending = None if first.report is None else first.report.ending
-    said = ending.sentence if ending is not None else how_it_ended(first)
+    said = ending.sentence if ending is not None else end_in_words(first)
     return f"{first.rank} ended first: {said}"
 
 

@@ -40,11 +40,11 @@ class Turn(Struct, frozen=True, gc=False):
     """Attempts that ended without a commit."""
     committed_step: int | None
     healing: bool
-    """Whether the last completed attempt had healed."""
+    """True if the last completed attempt had healed."""
     errored: bool
-    """Whether TorchFT met an error in it."""
+    """True if TorchFT met an error in it."""
     fresh: bool = False
-    """Whether its process has not made its first commits yet."""
+    """True if its process has not made its first commits yet."""
 
     @property
     def ended(self) -> int:
@@ -58,12 +58,12 @@ class _Tally(Struct, gc=False):
     """The highest of any rank; so for failures."""
     failures: int = 0
     jumped: bool = False
-    """Whether a rank's committed step ran ahead of its commits: it healed."""
+    """True if a rank's committed step ran ahead of its commits: it healed."""
     flagged: bool = False
-    """Whether a Manager reports a heal, in an attempt not counted yet."""
+    """True if a Manager reports a heal, in an attempt not counted yet."""
     errored: bool = False
     fresh: bool = False
-    """Whether a process has not made its first commits yet."""
+    """True if a process has not made its first commits yet."""
     turns: list[Turn] = []
 
 

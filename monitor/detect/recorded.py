@@ -131,7 +131,7 @@ def due(
 
 
 def before_death(history: History, track: RankTrack) -> bool:
-    """Whether a dead rank's record was read before it died: its last call is missing."""
+    """True if a dead rank's record was read before it died: its last call is missing."""
     read_s = history.now_s - history.record_age_s(track.rank)
     return track.died_s is not None and read_s <= track.died_s
 
@@ -141,7 +141,7 @@ def _read(reading: Reading, world: int) -> RankRecord | None:
     if reading.garbage or reading.answer.identity.world_size > world:
         return None
     try:
-        return ring.read(reading.answer, taken_ns=int(reading.at_s * 1e9))
+        return ring.read_answer(reading.answer, taken_ns=int(reading.at_s * 1e9))
     except FlightRecordError:
         return None
 
@@ -200,7 +200,7 @@ def quiet_groups(history: History, standing: Mapping[RankName, RankStanding]) ->
 
 
 def waits_by_stack(track: RankTrack, standing: RankStanding) -> bool:
-    """Whether its stack shows that it waits for others, and nothing else does."""
+    """True if its stack shows that it waits for others, and nothing else does."""
     elsewhere = track.waits_in is not None or track.forming is not None or track.inside_across
     return standing is RankStanding.WAITING and not elsewhere and not track.phased
 
@@ -223,7 +223,7 @@ def missed_by_records(
 
 
 def _still(history: History, track: RankTrack, standing: RankStanding) -> bool:
-    """Whether it has stood still for half of its allowance; in a wait it needs none."""
+    """True if it has stood still for half of its allowance; in a wait it needs none."""
     if standing is RankStanding.WAITING:
         return track.stall_s >= history.hang_after_s(track)
     spans_s = [allowance(history, track).span_s]

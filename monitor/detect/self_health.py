@@ -183,7 +183,7 @@ def _share(silent: Mapping[str, int], heard: Mapping[str, int]) -> float:
 
 
 def _is_silent(seen: Observation) -> bool:
-    """Whether it sent nothing; a target that answers garbage is heard, and is the sick one."""
+    """True if it sent nothing; a target that answers garbage is heard, and is the sick one."""
     return isinstance(seen.outcome, Unreachable) and seen.outcome.reason not in _HEARD
 
 

@@ -152,12 +152,12 @@ class _Starved:
 
     @property
     def alone(self) -> bool:
-        """Whether by the kernel's count only this rank is held up, whatever the samples say."""
+        """True if by the kernel's count only this rank is held up, whatever the samples say."""
         return self.own >= max(_STARVED, _STARVED_TIMES * self.others)
 
     @property
     def together(self) -> bool:
-        """Whether cores are too few for all of them, and chance decides."""
+        """True if cores are too few for all of them, and chance decides."""
         return self.own >= _CROWDED and not self.alone
 
 
@@ -197,7 +197,7 @@ class _Slow:
 
     @property
     def coarse(self) -> bool:
-        """Whether neither single windows nor the kernel's count confirm it."""
+        """True if neither single windows nor the kernel's count confirm it."""
         return self.steady and not self.starved.alone
 
 
@@ -258,7 +258,7 @@ def _least_busy(ratio: float) -> float:
 
 
 def _slow(history: History, pace: Pace, rule: _Rule) -> bool:
-    """Whether one window shows a rank slower than its cohort, and costing the fleet."""
+    """True if one window shows a rank slower than its cohort, and costing the fleet."""
     return bool(
         cohort.slower(
             pace.low_s / pace.work,
@@ -380,7 +380,7 @@ def _ahead(own: Sequence[Pace], peers: Iterable[Sequence[Pace]]) -> int:
 
 
 def _stands_out(own: Sequence[Pace], peers: Sequence[Sequence[Pace]], ratio: float) -> bool:
-    """Whether a rank works longer than its peers, which agree, and not only in every fifth step."""
+    """True if a rank works longer than its peers, which agree, and not only in every fifth step."""
     busy_s = _mean([pace.busy_s / pace.work for pace in own])
     low_s = _mean([pace.low_s / pace.work for pace in own])
     means_s = [_mean([pace.busy_s for pace in paces]) for paces in peers]
@@ -396,7 +396,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _waits_longer(windows: Sequence[Window], suspect: _Slow) -> bool:
-    """Whether it waits for longer than another rank, which is then what the job waits for.
+    """True if it waits for longer than another rank, which is then what the job waits for.
 
     A rank that works while no other does gets all the cores: the victim of a slow rank in its own
     group may look quick, and its peer elsewhere slow in comparison.
@@ -431,7 +431,7 @@ def _paces(windows: Sequence[Window], track: RankTrack) -> list[Pace]:
 def _changed(
     history: History, track: RankTrack, before: Sequence[Window], present: Sequence[Pace]
 ) -> bool:
-    """Whether a rank is slower than before its slow period."""
+    """True if a rank is slower than before its slow period."""
     past = [pace.busy_s for pace in _paces(before, track)]
     if len(past) < _BASELINE_WINDOWS:
         return False
@@ -612,7 +612,7 @@ def _course(slow: Sequence[_Slow], worst: _Slow) -> str:
 
 
 def _waits(history: History, suspect: _Slow) -> bool:
-    """Whether it is slow only because collectives held it: its own work takes no longer."""
+    """True if it is slow only because collectives held it: its own work takes no longer."""
     own_s = suspect.alone_s / suspect.last.work
     return suspect.held >= _HELD and own_s <= (
         history.config.straggler_ratio * suspect.blame.peers_alone_s
@@ -620,7 +620,7 @@ def _waits(history: History, suspect: _Slow) -> bool:
 
 
 def _slow_transfer(history: History, group: GroupName, suspects: list[_Slow]) -> bool:
-    """Whether all ranks of a group are slow, in its collectives and not in their own work.
+    """True if all ranks of a group are slow, in its collectives and not in their own work.
 
     All come in time then, and the transfer takes long (class S2): a link, not a rank.
     """

@@ -103,7 +103,7 @@ class RankTrack:
     doing: str = OUTSIDE
     """The phase of the latest report; `OUTSIDE` where no phases are reported."""
     phased: bool = False
-    """Whether the loop itself reports its waiting; other sources' phases may include waiting."""
+    """True if the loop itself reports its waiting; other sources' phases may include waiting."""
     ring_heads: tuple[GroupHead, ...] = ()
     """Heads of the rank's own ring: its threads moved them, and they are in every report."""
     inside: tuple[GroupHead, ...] = ()
@@ -113,7 +113,7 @@ class RankTrack:
     stall_s: float = 0.0
     """Least time without progress, at the latest report."""
     participating: bool = False
-    """Whether it contributes to the job's steps in this tick: alive, warm, in the quorum."""
+    """True if it contributes to the job's steps in this tick: alive, warm, in the quorum."""
     rank: RankName = field(init=False)
     group: GroupName = field(init=False)
 
@@ -147,7 +147,7 @@ class RankTrack:
 
     @property
     def running(self) -> bool:
-        """Whether its main thread was seen running in most sweeps of a stall, and in at least 3."""
+        """True if its main thread was seen running in most sweeps of a stall, and in at least 3."""
         return self.still_sweeps >= 3 and 4 * self.running_sweeps >= 3 * self.still_sweeps
 
     @property
@@ -160,7 +160,7 @@ class RankTrack:
 
     @property
     def voted(self) -> bool:
-        """Whether it has committed, as far as anybody reports: its first vote is slow, even where
+        """True if it has committed, as far as anybody reports: its first vote is slow, even where
         it made local steps before.
         """
         return self.step is None or self.commits > 0
@@ -198,7 +198,7 @@ class RankTrack:
 
     @property
     def waits_in(self) -> str | None:
-        """Whether it waits for a quorum or a commit vote, by TorchFT's own calls."""
+        """What it waits in, by TorchFT's own calls: a quorum or a commit vote."""
         return None if self.fresh is None or self.step is None else self.step.waits_in
 
     @property
@@ -209,7 +209,7 @@ class RankTrack:
 
     @property
     def gives_state(self) -> bool:
-        """Whether its main thread waits while TorchFT's is in its code, for a group that heals."""
+        """True if its main thread waits while TorchFT's is in its code, for a group that heals."""
         return self.witness is not None and self.witness.thread is not None
 
     @property
@@ -225,29 +225,29 @@ class RankTrack:
 
     @property
     def paced(self) -> bool:
-        """Whether its own time is known: by its phases, or by its waits."""
+        """True if its own time is known: by its phases, or by its waits."""
         return self.phased or (self.step is not None and self.step.waited_s is not None)
 
     @property
     def inside_own(self) -> bool:
-        """Whether it is inside a collective or a transfer of its own replica group, now."""
+        """True if it is inside a collective or a transfer of its own replica group, now."""
         if self.fresh is None:
             return False
         return bool(self.held) or any(of_own_group(head, self) for head in self.inside)
 
     @property
     def inside_any(self) -> bool:
-        """Whether it is inside a collective or a transfer, of its own group or across groups."""
+        """True if it is inside a collective or a transfer, of its own group or across groups."""
         return self.fresh is not None and bool(self.inside or self.held)
 
     @property
     def inside_across(self) -> bool:
-        """Whether it is inside a collective that spans replica groups, in the latest tick."""
+        """True if it is inside a collective that spans replica groups, in the latest tick."""
         return self.fresh is not None and any(h.name.startswith(ACROSS) for h in self.inside)
 
     @property
     def only_whole(self) -> bool:
-        """Whether all its process groups hold the whole replica group (or itself alone)."""
+        """True if all its process groups hold the whole replica group (or itself alone)."""
         sizes = {head.size for head in self.heads}
         return bool(sizes) and sizes <= {1, self.identity.world_size}
 
@@ -334,7 +334,7 @@ class RankTrack:
 
 
 def inside_own_group(head: GroupHead, track: RankTrack) -> bool:
-    """Whether the rank is inside a collective of its own replica group.
+    """True if the rank is inside a collective of its own replica group.
 
     A process group that spans replica groups does not count: that wait is TorchFT's.
     """
@@ -342,6 +342,6 @@ def inside_own_group(head: GroupHead, track: RankTrack) -> bool:
 
 
 def of_own_group(head: GroupHead, track: RankTrack) -> bool:
-    """Whether a process group holds several ranks of its replica group, and no others."""
+    """True if a process group holds several ranks of its replica group, and no others."""
     across = head.name.startswith(ACROSS) or head.size > track.identity.world_size
     return head.size > 1 and not across

@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Final
 
 from lightkeeper.monitor.detect.collectives import stuck_in, transfers_in
-from lightkeeper.monitor.detect.forming import forming_waits
+from lightkeeper.monitor.detect.forming import Team, forming_waits
 from lightkeeper.monitor.detect.graph import (
     PAUSING,
     SELF_HELD,
@@ -55,7 +55,7 @@ _QUORUM_PHASE: Final = "quorum"
 and the other groups, whichever is to blame."""
 
 
-def build(history: History) -> WaitGraph:
+def build_wait_graph(history: History) -> WaitGraph:
     """The graph of this tick. The order matters: each witness sees what those before it have shown.
 
     Heads, transfers and process groups that are being made; then who is missing there, across
@@ -65,8 +65,8 @@ def build(history: History) -> WaitGraph:
     standing = {track.rank: _standing(history, track) for track in tracks}
     stuck = _stuck(history, standing)
     standing.update((rank, RankStanding.LEFT) for rank in _left(stuck))
-    forming = tuple(forming_waits(history))
-    missing = missed(history, tracks, standing, (*stuck, *forming))
+    held: tuple[Stuck | Team, ...] = (*stuck, *forming_waits(history))
+    missing = missed(history, tracks, standing, held)
     outside = (rank for rank in missing if standing[rank] is not RankStanding.TRACED)
     standing.update(dict.fromkeys(outside, RankStanding.OUTSIDE))
     quiet = quiet_groups(history, standing)
@@ -77,7 +77,7 @@ def build(history: History) -> WaitGraph:
     held_up = (r for r in _waiters(missing) if standing[r] is RankStanding.UNKNOWN)
     standing.update(dict.fromkeys(held_up, RankStanding.WAITING))
     waits = (
-        *(Wait(each.joined, each.absent, each.by) for each in (*stuck, *forming) if each.absent),
+        *(Wait(each.joined, each.absent, each.by) for each in held if each.absent),
         *(Wait(on, (r,), By.RECORDS if r in recorded else By.ACROSS) for r, on in missing.items()),
         *_unanswered(history),
     )
@@ -213,7 +213,7 @@ def _fleet_pauses(
     standing: Mapping[RankName, RankStanding],
     stalled: frozenset[RankName],
 ) -> bool:
-    """Whether at least half of the live ranks, and two, may pause on their own, and nobody waits.
+    """True if at least half of the live ranks, and two, may pause on their own, and nobody waits.
 
     A rank that cannot be seen may be in the pause too; it proves nothing.
     """

@@ -57,7 +57,7 @@ class Dissent:
     lives: Mapping[RankName, Life]
     seen_s: float
     known: bool
-    """Whether all of them were seen to be equal before, in the same life."""
+    """True if all of them were seen to be equal before, in the same life."""
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class PrintBook:
         return tuple(sorted(dissents, key=lambda dissent: (dissent.step, dissent.lane)))
 
     def _lives_on(self, rank: RankName, life: Life) -> bool:
-        """Whether it still lives this life: a restarted rank may have no fingerprint yet."""
+        """True if it still lives this life: a restarted rank may have no fingerprint yet."""
         return self.lives.get(rank) == life and self._incarnations.get(rank) == life[0]
 
     def _take(self, now_s: float, track: RankTrack, prints: Prints) -> set[tuple[int, int]]:
@@ -206,7 +206,7 @@ def _prints(track: RankTrack) -> Prints | None:
 
 
 def _over(track: RankTrack, step: int) -> bool:
-    """Whether a rank ended before this step, and so has no voice in it."""
+    """True if a rank ended before this step, and so has no voice in it."""
     prints = _prints(track)
     rows = () if prints is None else prints.rows
     return track.died_s is not None and all(row[0] < step for row in rows)
@@ -295,7 +295,7 @@ class LossBook:
                 del self._courses[rank]
 
     def risen(self, rank: RankName, times: float) -> bool:
-        """Whether the latest samples may be this multiple of the usual one: a cheap first look."""
+        """True if the latest samples may be this multiple of the usual one: a cheap first look."""
         course = self._courses.get(rank)
         if course is None or len(course.told) < 8 * (_FEWEST + LATEST):
             return False

@@ -71,7 +71,7 @@ _WAITS: Final = {
 }
 
 
-def named(ranks: Sequence[RankName]) -> str:
+def ranks_named(ranks: Sequence[RankName]) -> str:
     """`rank rg_1.0`, `ranks rg_1.0 and rg_1.1`."""
     return f"{plural(ranks, 'rank', 'ranks')} {listed(ranks)}"
 
@@ -86,7 +86,8 @@ def hangs(
     holds = [(track, _held_by(track, standing)) for track in roots]
     places = grouped(((hold, _place(track, hold in _HELD)), track.rank) for track, hold in holds)
     said = [
-        f"{named(ranks)} {plural(ranks, *_HELD.get(hold, _verb(history.tracks[ranks[0]])))}{place}"
+        f"{ranks_named(ranks)} "
+        f"{plural(ranks, *_HELD.get(hold, _verb(history.tracks[ranks[0]])))}{place}"
         for (hold, place), ranks in places.items()
     ]
     usual_s = max(history.learned_step_s(track) for track in roots)
@@ -112,7 +113,7 @@ def hangs_briefly(roots: Sequence[RankTrack], standing: Mapping[RankName, RankSt
     if len(holds) == 1:
         single, many, cause = _BRIEFLY.get(holds.pop(), (*_verb(roots[0]), ""))
     place = places.pop() if len(places) == 1 else ""
-    return f"{named(ranks)} {plural(ranks, single, many)}{place}{cause}"
+    return f"{ranks_named(ranks)} {plural(ranks, single, many)}{place}{cause}"
 
 
 def _held_by(track: RankTrack, standing: Mapping[RankName, RankStanding]) -> RankStanding:
@@ -129,10 +130,10 @@ def stood_in(roots: Sequence[RankTrack], ends: Sequence[str]) -> str:
     both = zip(roots, ends, strict=True)
     places = grouped(((_place(track, lasts=True), end), track.rank) for track, end in both)
     return " and ".join(
-        f"{named(ranks)} stood{place or ' outside of any collective'} until "
+        f"{ranks_named(ranks)} stood{place or ' outside of any collective'} until "
         f"{plural(ranks, 'it', 'each')} {end}"
         if end
-        else f"{named(ranks)} {plural(ranks, 'stands', 'stand')}{place}".rstrip(",")
+        else f"{ranks_named(ranks)} {plural(ranks, 'stands', 'stand')}{place}".rstrip(",")
         for (place, end), ranks in places.items()
     )
 
@@ -352,7 +353,7 @@ _NOTICED_S: Final = 75.0
 """A cluster takes so long to call a node lost: 40 s, 50 s since Kubernetes 1.32, and a look."""
 
 
-def parted(who: str, hosts: str, said: Testimony, silent_s: float, now_s: float) -> str:
+def scheduler_says(who: str, hosts: str, said: Testimony, silent_s: float, now_s: float) -> str:
     """`rg_0 on node-b was preempted: ... (Kubernetes, at 14:05:11 UTC)`: what a scheduler says."""
     text, witness = one_line(said.text), one_line(said.witness)
     if said.code == "runs":
@@ -386,7 +387,7 @@ def of_hang(roots: Sequence[RankTrack]) -> str:
 
 
 def of_death(track: RankTrack) -> str:
-    """For a dead rank: its exception and where it was raised; a bare signal identifies no bug."""
+    """The exception of a dead rank and where it was raised; a bare signal identifies no bug."""
     ending = track.ending
     if track.report is None or ending is None or ending.exception is None:
         return ""

@@ -395,7 +395,7 @@ def slow_steps(values: Floats, seconds: Floats | float, step_s: Floats, ratio: f
 
 
 def _stands_out(values: Floats, slow: Bools, stretch: Stretch) -> bool:
-    """Whether a member stands out in medians over its slow steps.
+    """True if a member stands out in medians over its slow steps.
 
     With long sequences no single step scores high. Under 4 members have no robust score.
     """
@@ -483,7 +483,7 @@ def _excess(values: Floats, seconds: Floats | float, stretch: Stretch) -> tuple[
 
 
 def _noticeable(excess: Floats, step_s: Floats) -> bool:
-    """Whether the seconds by step are enough to delay the job."""
+    """True if the seconds by step are enough to delay the job."""
     return bool(np.nanmedian(excess) > SHARE_OF_STEP * np.nanmedian(step_s))
 
 
@@ -542,8 +542,8 @@ def tie(table: TimingTable, cohort: Cohort, slow: Sequence[SlowVerdict]) -> Slow
     return replace(
         worst,
         reason=(
-            f"{named(table, ranks)} of stage {cohort.stage} {plural(ranks, 'takes', 'take')} "
-            f"{worst.ratio:.2f} times as long for own work as {named(table, others)} in "
+            f"{named_ranks(table, ranks)} of stage {cohort.stage} {plural(ranks, 'takes', 'take')} "
+            f"{worst.ratio:.2f} times as long for own work as {named_ranks(table, others)} in "
             f"{_when(table, worst.stretch)}; peers are too few to tell who is the odd one"
         ),
         culprits=(),
@@ -558,7 +558,7 @@ LATE: Final = 0.7
 """P at or above which a collective's lost time is late arrival; below 0.3 it is the transfer."""
 
 
-def collectives(table: TimingTable) -> Iterator[tuple[int, str, NDArray[np.intp], Floats]]:
+def collective_times(table: TimingTable) -> Iterator[tuple[int, str, NDArray[np.intp], Floats]]:
     """Stage, operation, ranks, and seconds inside: steps x ranks; NaN where rows are missing."""
     for code in table.codes_of(TimeOwner.SHARED):
         rows = table.rows_of([code])
@@ -578,7 +578,7 @@ def collectives(table: TimingTable) -> Iterator[tuple[int, str, NDArray[np.intp]
 
 def late(table: TimingTable, step_s: Floats, tests: int) -> Iterator[SlowVerdict]:
     """Ranks that come last, and late, for long, as if their recorded work were as usual."""
-    for _, op, ranks, inside in collectives(table):
+    for _, op, ranks, inside in collective_times(table):
         least, share, lost = _parts(inside)
         bad = (share >= LATE) & (lost > SHARE_OF_STEP * step_s)
         with np.errstate(invalid="ignore"):
@@ -594,9 +594,9 @@ def late(table: TimingTable, step_s: Floats, tests: int) -> Iterator[SlowVerdict
             usual_share = float(np.median(share[stretch.steps][steps]))
             yield SlowVerdict(
                 reason=(
-                    f"{named(table, [rank])} comes last to {op} in {_when(table, stretch)} and its "
-                    f"peers waited {lost_s:.1f} s for it, while its recorded work is like its "
-                    "peers': the time goes outside of the recorded operations"
+                    f"{named_ranks(table, [rank])} comes last to {op} in {_when(table, stretch)} "
+                    f"and its peers waited {lost_s:.1f} s for it, while its recorded work is like "
+                    "its peers': the time goes outside of the recorded operations"
                 ),
                 culprits=(rank,),
                 stage=int(table.stage[rank]),
@@ -615,7 +615,7 @@ def late(table: TimingTable, step_s: Floats, tests: int) -> Iterator[SlowVerdict
 
 def slow_groups(table: TimingTable, step_s: Floats) -> Iterator[SlowVerdict]:
     """Collectives whose transfer itself became slow and stayed so, though all arrive in time."""
-    for stage, op, _, inside in collectives(table):
+    for stage, op, _, inside in collective_times(table):
         least, share, _ = _parts(inside)
         grown = change(least)
         if grown is None or grown.ratio < GREAT_RATIO:
@@ -681,9 +681,9 @@ def slow_links(table: TimingTable, step_s: Floats, tests: int) -> Iterator[SlowV
             yield SlowVerdict(
                 kind=SlowKind.SLOW_TRANSFER,
                 reason=(
-                    f"transfers between {named(table, ends)} take {ratio:.1f} times as long as "
-                    f"between the same stages of other replicas in {_when(table, stretch)}; both "
-                    "ends work as usual, and which end it is cannot be told"
+                    f"transfers between {named_ranks(table, ends)} take {ratio:.1f} times as long "
+                    f"as between the same stages of other replicas in {_when(table, stretch)}; "
+                    "both ends work as usual, and which end it is cannot be told"
                 ),
                 between=tuple((end,) for end in sorted(ends)),
                 replica=replica,
@@ -761,7 +761,7 @@ def _resolution(table: TimingTable) -> str:
     return f"one step: median over its {counted(count, 'microbatch')}"
 
 
-def named(table: TimingTable, ranks: Sequence[int]) -> str:
+def named_ranks(table: TimingTable, ranks: Sequence[int]) -> str:
     """`rank 3`, `ranks 3 and 7`, `ranks 3, 7, 9 and 4 more`."""
     numbers = [str(number) for number in sorted(table.ranks[list(ranks)].tolist())]
     return f"{plural(numbers, 'rank', 'ranks')} {listed(numbers, 8)}"
@@ -771,7 +771,7 @@ def _placed(table: TimingTable, rank: int) -> str:
     """A rank with its stage and replica."""
     replica = table.replica_of(rank)
     of_replica = "" if replica is None else f", data-parallel rank {replica}"
-    return f"{named(table, [rank])} (stage {table.stage[rank]}{of_replica})"
+    return f"{named_ranks(table, [rank])} (stage {table.stage[rank]}{of_replica})"
 
 
 def column_medians(values: Floats) -> Floats:
@@ -846,7 +846,7 @@ def _with_transfers(
     touching = [link for link in links if {*link.between} & {verdict.culprits}]
     if touching:
         kind, slowest = SlowKind.MIXED, max(touching, key=lambda link: link.ratio)
-        ends = named(table, [rank for side in slowest.between for rank in side])
+        ends = named_ranks(table, [rank for side in slowest.between for rank in side])
         evidence["slow transfer"] = (
             f"the link between {ends} takes {slowest.ratio:.1f} times as long as in the other "
             "replicas"
@@ -880,7 +880,7 @@ def _links(
 
 
 def _by_own_work(table: TimingTable, cohorts: Sequence[Cohort], comer: SlowVerdict) -> bool:
-    """Whether recorded work of the rank or its replica explains why it is late.
+    """True if recorded work of the rank or its replica explains why it is late.
 
     Then the rules for slow ranks have already judged it as too small or too rare.
     """

@@ -97,7 +97,7 @@ class TimingTable:
         return np.flatnonzero(np.isin(self.op, ops))
 
 
-def build(columns: Mapping[str, NDArray[Any]], ops: Sequence[str]) -> TimingTable:
+def build_table(columns: Mapping[str, NDArray[Any]], ops: Sequence[str]) -> TimingTable:
     """A table from raw columns; `optype` holds codes into `ops`, or -1.
 
     Rows without a usable rank, step, type or duration (missing, NaN, infinite, negative) are left
@@ -191,7 +191,7 @@ def coded(values: NDArray[Any]) -> tuple[NDArray[np.int64], Codes]:
 # -- load --------------------------------------------------------------------------------------
 
 
-def load(path: Path) -> TimingTable:
+def load_table(path: Path) -> TimingTable:
     """The table in a file: parquet if its first bytes say so, else CSV with a line of names.
 
     Raises:
@@ -225,7 +225,7 @@ def load(path: Path) -> TimingTable:
         for name, column in zip(map(str.strip, read.column_names), read.columns, strict=True)
         if name in _USED
     }
-    return build(columns, ops)
+    return build_table(columns, ops)
 
 
 def _values(name: str, column: Any, ops: list[str]) -> Any:

@@ -20,9 +20,9 @@ from lightkeeper.monitor.records.divergence import (
     Divergence,
     Habit,
     RankPasts,
-    calls_of,
     divergences,
-    mismatch,
+    index_calls,
+    mismatch_finding,
     orders,
     silent_slips,
     the_only,
@@ -47,8 +47,8 @@ from lightkeeper.monitor.records.waits import (
     build_graph,
     build_index,
     lasting,
-    moved,
     old,
+    ranks_moved_on,
     settled,
     stopped_short,
     timed_out,
@@ -103,7 +103,7 @@ def _cycle(graph: Graph, pasts: RankPasts, nodes: tuple[int, ...]) -> Finding:
         victims=victims_of(graph, nodes, culprits),
         evidence={
             wording.collective(index, side.stuck): wording.ranks_listed(index.job, side.ranks)
-            + wording.site(index, side.stuck.row)
+            + wording.spot(index, side.stuck.row)
             for side in sides[:8]
         },
     )
@@ -120,7 +120,7 @@ def _circle(graph: Graph, sides: Sequence[_Side]) -> str:
     while rank in peers and len(said) < _SHOWN:
         row, peer = rows[rank], peers.pop(rank)
         tag = f" with tag {calls[rank].tag}" if differ else ""
-        where = graph.index.op(row) + tag + wording.site(graph.index, row)
+        where = graph.index.op(row) + tag + wording.spot(graph.index, row)
         waits = "waits for" if not said else "for"
         said.append(f"rank {job.name(rank)} {waits} rank {job.name(peer)} ({where})")
         rank = peer
@@ -170,8 +170,8 @@ def _conflict(graph: Graph, pasts: RankPasts, left: _Side, right: _Side) -> tupl
 
 
 def _habit(graph: Graph, pasts: RankPasts, ends: Sequence[int], group: int | None) -> Habit:
-    """Whether the calls in these rows are usual, and those since the ranks' last call in a group;
-    None: since their last collective.
+    """How usual the calls in these rows are, and those since the ranks' last call in a group; None:
+    since their last collective.
 
     A rank that skips a call may be in a usual one again soon after.
     """
@@ -207,7 +207,7 @@ def _crossed(graph: Graph, kind: Fault, sides: Sequence[_Side], culprits: Sequen
     blamed = sorted(sides, key=lambda side: not set(side.ranks) & set(culprits))
     said = [
         f"{wording.ranks_listed(job, side.ranks)} {plural(side.ranks, 'is', 'are')} in "
-        f"{wording.collective(graph.index, side.stuck)}{wording.site(graph.index, side.stuck.row)}"
+        f"{wording.collective(graph.index, side.stuck)}{wording.spot(graph.index, side.stuck.row)}"
         for side in blamed[:4]
     ]
     if not culprits:
@@ -220,7 +220,9 @@ def _crossed(graph: Graph, kind: Fault, sides: Sequence[_Side], culprits: Sequen
     return f"{listed(said)}, and each waits for the other: {who}{end}"
 
 
-def absent(graph: Graph, pasts: RankPasts, different: Collection[int] = ()) -> Iterable[Finding]:
+def find_absent(
+    graph: Graph, pasts: RankPasts, different: Collection[int] = ()
+) -> Iterable[Finding]:
     """Ranks with nothing unfinished that others wait for; or, if outnumbered, those who wait.
 
     `different` ranks are known to call something else than their peers: their past is not used
@@ -259,7 +261,7 @@ def absent(graph: Graph, pasts: RankPasts, different: Collection[int] = ()) -> I
 
 
 def _blames(stuck: StuckCollective, usual: Habit, missing: Collection[int]) -> bool:
-    """Whether a collective is evidence against the ranks that did not enter it.
+    """True if a collective is evidence against the ranks that did not enter it.
 
     Without a past it is, unless they are the larger side; ranks held up elsewhere do not count.
     """
@@ -270,7 +272,7 @@ def _blames(stuck: StuckCollective, usual: Habit, missing: Collection[int]) -> b
 def _usual(
     graph: Graph, pasts: RankPasts, stuck: StuckCollective, different: Collection[int]
 ) -> Habit:
-    """Whether those inside call what they called at this place before."""
+    """How usual it is: those inside may call what they called at this place before."""
     if stuck.transfer is not None:
         return Habit.UNKNOWN
     asked = [rank for rank in stuck.inside if rank not in different] or stuck.inside
@@ -359,7 +361,7 @@ def _ahead(graph: Graph, stuck: StuckCollective, *, sure: bool) -> Finding:
     job = graph.index.job
     reason = (
         f"{wording.ranks_listed(job, stuck.joined)} alone {plural(stuck.joined, 'is', 'are')} in "
-        f"{wording.collective(graph.index, stuck)}{wording.site(graph.index, stuck.row)}, and "
+        f"{wording.collective(graph.index, stuck)}{wording.spot(graph.index, stuck.row)}, and "
         f"{wording.ranks_listed(job, stuck.absent)} finished "
         f"all before it and {plural(stuck.absent, 'calls', 'call')} nothing more: "
     )
@@ -437,7 +439,7 @@ def _where_lost(graph: Graph) -> dict[int, StuckCollective]:
 
 
 def _really_behind(graph: Graph, stuck: StuckCollective, rank: int, unfinished: int) -> bool:
-    """Whether it is impossible that this rank was merely dumped before its peers."""
+    """True if it is impossible that this rank was merely dumped before its peers."""
     if old(graph, stuck):
         return True
     partial = graph.index.job.ranks[rank].only_active
@@ -511,7 +513,7 @@ ranks. Higher: a dead host is reported as unknown."""
 
 
 def _needs_silent(graph: Graph, stuck: StuckCollective) -> bool:
-    """Whether ranks without a record may be what this waits for.
+    """True if ranks without a record may be what this waits for.
 
     If a rank got out, which needs all ranks to be in, the silent were in, too. What gloo ended with
     an error looks completed (see `lost`).
@@ -537,7 +539,7 @@ def _members(graph: Graph, scene: Iterable[StuckCollective]) -> set[int]:
 
 
 def silent(graph: Graph) -> Iterable[Finding]:
-    """At most one finding: the silent ranks that others wait for.
+    """The silent ranks that others wait for, in one finding.
 
     A rank that cannot write its record is often the one that is dead or stopped, but a record may
     also be lost. So silent ranks are accused only if no existing record explains the wait and they
@@ -600,7 +602,7 @@ def analyse(job: Job) -> Analysis:
 
 def _analysis(job: Job) -> Analysis:
     graph = build_graph(_index(job))
-    calls = calls_of(job)
+    calls = index_calls(job)
     pasts = RankPasts(job, calls)
     shared = shared_groups(job)
     differing = with_hanging(graph, calls, divergences(graph.index, calls, pasts))
@@ -609,7 +611,7 @@ def _analysis(job: Job) -> Analysis:
     diverging = [divergence for divergence in differing if divergence.group not in shared]
     different = {rank for divergence in diverging for rank in divergence.culprits}
     roots = (
-        *absent(graph, pasts, different),
+        *find_absent(graph, pasts, different),
         *inside(graph),
         *_inverted(graph, pasts),
     )
@@ -623,7 +625,7 @@ def _analysis(job: Job) -> Analysis:
             for root in silent(graph)
             if settled(graph, root.scene, ()) and not young(graph, root.scene)
         ]
-    findings = [mismatch(graph, calls, divergence) for divergence in diverging] + still
+    findings = [mismatch_finding(graph, calls, divergence) for divergence in diverging] + still
     findings += two_threads(graph, shared, differing, roots)
     return Analysis(
         findings=_sorted(findings),
@@ -672,7 +674,7 @@ def _inverted(graph: Graph, pasts: RankPasts) -> Iterable[Finding]:
 
 
 def _follows(graph: Graph, root: Finding, divergence: Divergence) -> bool:
-    """Whether a root is only a consequence of a divergence.
+    """True if a root is only a consequence of a divergence.
 
     It is for ranks inside a collective that differs, or after one in a sequence that slipped. A
     rank that did not arrive at all is a separate fault, unless the slip left it a call behind or
@@ -757,6 +759,6 @@ def _notes(graph: Graph, *, skewed: bool, accused: bool) -> Iterable[str]:
     if any(group.inferred or not group.members for group in job.groups):
         yield "The members of some groups are not recorded; those seen in them are taken for all."
     if skewed:
-        later = sorted(moved(graph.index))
+        later = sorted(ranks_moved_on(graph.index))
         whose = f": {wording.ranks_listed(job, later)} moved on after it" if later else ""
         yield f"The records do not show one moment{whose}. What only looks stuck is left out."

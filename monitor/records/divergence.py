@@ -47,7 +47,7 @@ _LONGEST: Final = 64
 
 
 class Habit(Enum):
-    """Whether a call is the usual one at its place in the program."""
+    """How usual a call is at its place in the program."""
 
     USUAL = "usual"
     UNUSUAL = "unusual"
@@ -62,7 +62,7 @@ def the_only(habits: Sequence[Habit], odd: Habit) -> int | None:
 
 
 def habit(calls: Sequence[Hashable]) -> Habit:
-    """Whether the last call is what followed the calls before it in earlier steps.
+    """How usual the last call is: it may be what followed the calls before it in earlier steps.
 
     Training repeats itself. A rank's calls so far are compared with its own past: the longest
     stretch of calls up to here that occurred before shows what came next then. Two calls are the
@@ -208,7 +208,7 @@ def _as_all_tell(signatures: list[Signature], by_row: Ints, rows: Ints, begins: 
     return in_past
 
 
-def calls_of(job: Job) -> Calls:
+def index_calls(job: Job) -> Calls:
     signatures, by_row = _signatures(job)
     rows = np.flatnonzero(by_row >= 0)
     columns = job.columns
@@ -259,7 +259,7 @@ class RankPasts:
         self._left = _LOOKS[0] + _LOOKS[1] * len(job)
 
     def of(self, rows: Iterable[int]) -> Habit:
-        """Whether the calls in these rows are usual at their place; UNKNOWN if the rows differ."""
+        """How usual the calls in these rows are at their place; UNKNOWN if the rows differ."""
         habits = {self._one(row) for row in islice(rows, _WITNESSES)} - {Habit.UNKNOWN}
         return habits.pop() if len(habits) == 1 else Habit.UNKNOWN
 
@@ -310,7 +310,7 @@ class Divergence:
     culprits: tuple[int, ...]
     """Empty on a tie."""
     live: bool
-    """Whether somebody is still inside."""
+    """True if somebody is still inside."""
 
     @property
     def involved(self) -> frozenset[int]:
@@ -319,16 +319,16 @@ class Divergence:
 
     @property
     def passing(self) -> bool:
-        """Whether all continue as before: what follows is not its consequence."""
+        """True if all continue as before: what follows is not its consequence."""
         return self.kind is Fault.SILENT_MISMATCH
 
     @property
     def slipped(self) -> bool:
-        """Whether the culprits' calls are their peers', moved by one."""
+        """True if the culprits' calls are their peers', moved by one."""
         return self.kind in (Fault.SKIPPED, Fault.EXTRA)
 
     def explains(self, group: int, sequence: int) -> bool:
-        """Whether a hang in this collective follows from it."""
+        """True if a hang in this collective follows from it."""
         lasting = self.live or self.slipped
         return lasting and group == self.group and sequence >= self.sequence
 
@@ -356,7 +356,7 @@ def divergences(index: Index, calls: Calls, pasts: RankPasts) -> tuple[Divergenc
 
 
 def _repeats(divergence: Divergence, before: Divergence) -> bool:
-    """Whether all ranks that differ in a divergence differed before.
+    """True if all ranks that differ in a divergence differed before.
 
     After a tie everything may be its consequence, except ranks that differ where its sides agree.
     """
@@ -424,7 +424,7 @@ def _right_first(sides: Iterable[_Side], size: int, pasts: RankPasts) -> tuple[l
 def _slip(
     calls: Calls, group: int, sequence: int, right: Sequence[int], culprits: Sequence[int]
 ) -> Fault:
-    """Whether the culprits' calls from here on are their peers', moved by one call."""
+    """The fault by which the culprits' calls from here on are their peers', moved by one call."""
     last = sequence + _WINDOW
     theirs = calls.common(group, right, sequence - _BEFORE, last + 1)
     kinds = set()
@@ -469,12 +469,12 @@ def _following(theirs: Mapping[int, int], sequence: int) -> set[int]:
     } - {theirs[sequence]}
 
 
-def mismatch(graph: Graph, calls: Calls, divergence: Divergence) -> Finding:
+def mismatch_finding(graph: Graph, calls: Calls, divergence: Divergence) -> Finding:
     index, job, sides = graph.index, graph.index.job, divergence.sides
     op = index.op(divergence.rows[0])
     what = f"collective {divergence.sequence} of {job.groups[divergence.group].label}"
     given = [
-        (side, text + wording.site(index, row))
+        (side, text + wording.spot(index, row))
         for side, text, row in islice(zip(sides, divergence.said, divergence.rows, strict=True), 8)
     ]
     said = [
@@ -537,7 +537,7 @@ def _parted(index: Index, calls: Calls, divergence: Divergence) -> str:
     if at < _SHIFT_LEAST:
         return ""
     sides = (
-        wording.ranks_listed(index.job, (rank,)) + wording.site(index, places[before[at]][1])
+        wording.ranks_listed(index.job, (rank,)) + wording.spot(index, places[before[at]][1])
         for rank, places in zip(pair, (own, theirs), strict=True)
     )
     return f" Their lines part in collective {before[at]}: {', '.join(sides)}."

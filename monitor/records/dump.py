@@ -74,7 +74,7 @@ def read_entries(rows: Sequence[Any]) -> Entries:
     odd = next((row for row in rows if type(row) is not dict), None)
     if odd is not None:
         raise FlightRecordError(f"an entry is an object, not a {type(odd).__name__}")
-    group, groups = numbered(_group_keys(rows))
+    group, groups = number_keys(_group_keys(rows))
     payload, keys = payload_numbers(rows)
     payloads = tuple(
         payload_of(recorded, sizes_in, sizes_out, dtypes_in=dtypes_in, dtypes_out=dtypes_out)
@@ -192,7 +192,7 @@ def close_finished_batches(
             columns["state"][over] = CollectiveState.COMPLETED
 
 
-def numbered(keys: Iterable[Any]) -> tuple[NDArray[np.int32], tuple[Any, ...]]:
+def number_keys(keys: Iterable[Any]) -> tuple[NDArray[np.int32], tuple[Any, ...]]:
     """Keys as numbers in order of appearance, and the keys by number."""
     table: dict[Any, int] = {}
     numbers = [table.setdefault(key, len(table)) for key in keys]
@@ -287,12 +287,12 @@ class LocalGroup:
     generation: int | None = None
     """TorchFT's quorum id, if known."""
     inferred: bool = False
-    """Whether there may be more members than these."""
+    """True if there may be more members than these."""
     owner: int = NONE
     """The only rank that knows it, if it cannot be matched with a group of its peers."""
 
 
-def groups_of(keys: Sequence[GroupKey], config: Any) -> tuple[LocalGroup, ...]:
+def groups_in_dump(keys: Sequence[GroupKey], config: Any) -> tuple[LocalGroup, ...]:
     """The groups of the entries, in their order, then the groups without entries."""
     configured = _config(config)
     active = []
@@ -452,9 +452,9 @@ class Dump:
     columns: Mapping[str, NDArray[Any]]
     """Those of `job.COLUMNS` except `rank`; `peer` is a rank of the group."""
     shared_count: bool = False
-    """Whether `seq` counts the calls of all groups together, see `count_by_group`."""
+    """True if `seq` counts the calls of all groups together, see `count_by_group`."""
     global_peers: bool = False
-    """Whether `peer` is already a rank of the job."""
+    """True if `peer` is already a rank of the job."""
 
     @property
     def newest_ns(self) -> int:
@@ -489,7 +489,7 @@ def _json(data: bytes) -> Any:
         raise FlightRecordError(f"broken JSON: {exc}") from exc
 
 
-def read(data: Mapping[str, Any]) -> Dump:
+def read_dump(data: Mapping[str, Any]) -> Dump:
     """The columns of one decoded dump.
 
     Raises:
@@ -516,7 +516,7 @@ def _read(data: Mapping[str, Any]) -> Dump:
     retired = columns.pop("retired")
     writers = {payload.recorded.partition(":")[0] for payload in payloads}
     backend = _backend(data, writers)
-    seen = groups_of(keys, data.get("pg_config"))
+    seen = groups_in_dump(keys, data.get("pg_config"))
     # gloo counts sends, receives and barriers' parts too: not comparable between peers
     raw = {} if backend is Backend.GLOO else statuses(data.get("pg_status"))
     seen, status = place_statuses(seen, raw)
@@ -581,7 +581,7 @@ def _states_known(
 
 
 def _only_active(columns: Mapping[str, NDArray[Any]], status: Mapping[int, GroupStatus]) -> bool:
-    """Whether completed entries were left out; this is inferred, as no dump says so.
+    """True if completed entries were left out; this is inferred, as no dump says so.
 
     It holds if entries are known to be missing, or to have existed at all if there are none,
     and none of those present has completed.
@@ -648,7 +648,7 @@ def _counted(dump: Dump) -> Dump:
 
 
 def _agree(dumps: Iterable[Dump]) -> bool:
-    """Whether all records have most of each group's numbers in common, where they overlap."""
+    """True if all records have most of each group's numbers in common, where they overlap."""
     for same in grouped(pair for dump in dumps for pair in _numbers(dump).items()).values():
         first, last = max(seq[0] for seq in same), min(seq[-1] for seq in same)
         sides = [seq[(seq >= first) & (seq <= last)] for seq in same]

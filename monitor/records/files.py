@@ -31,8 +31,14 @@ import msgspec
 from lightkeeper.monitor.model.names import RankName, split_rank_name
 from lightkeeper.monitor.model.plain import from_plain, readable
 from lightkeeper.monitor.records import ring
-from lightkeeper.monitor.records.dump import Dump, Record, assemble, decode, with_generation
-from lightkeeper.monitor.records.dump import read as read_dump
+from lightkeeper.monitor.records.dump import (
+    Dump,
+    Record,
+    assemble,
+    decode,
+    read_dump,
+    with_generation,
+)
 from lightkeeper.monitor.records.job import COPIED_NS, MOMENTS, NONE, Job, Problem, RankInfo
 from lightkeeper.monitor.records.ring import RankRecord, from_answers
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
@@ -70,7 +76,7 @@ class DumpFile:
     member: str | None = None
     size: int = 0
     named: bool = False
-    """Whether the user named this file itself: then it must be a record."""
+    """True if the user named this file itself: then it must be a record."""
     whose: RankName | None = None
     """The rank according to the evidence bundle's manifest."""
     taken_ns: int | None = None
@@ -128,7 +134,7 @@ class TooMuchError(Exception):
     """More than is ever read: judging only a part might accuse the wrong rank."""
 
 
-def find(paths: Sequence[Path]) -> tuple[list[DumpFile], list[Problem]]:
+def find_records(paths: Sequence[Path]) -> tuple[list[DumpFile], list[Problem]]:
     """All files under `paths` that may be records, sorted, each once; and what cannot be opened.
 
     In a folder or a zip, files count that end in .json, or whose name without its ending contains
@@ -395,12 +401,12 @@ def read_manifest(file: str) -> Manifest | None:
     """The manifest of this zip; None if it is not an evidence bundle."""
     try:
         with zipfile.ZipFile(file) as bundle, bundle.open(NAME) as member:
-            return parse(json.loads(member.read(MAX_BYTES)))
+            return parse_manifest(json.loads(member.read(MAX_BYTES)))
     except (OSError, KeyError, RecursionError, *BROKEN_ZIP):
         return None
 
 
-def parse(data: Any) -> Manifest | None:
+def parse_manifest(data: Any) -> Manifest | None:
     """The manifest in this JSON; None if it is not ours, or damaged."""
     try:
         manifest = from_plain(Manifest, data)
@@ -437,7 +443,7 @@ class Bundle:
 
 def bundle_in(paths: Sequence[Path]) -> Bundle | None:
     """The latest evidence bundle among these files and folders."""
-    return _open_bundles(find(paths)[0])[1]
+    return _open_bundles(find_records(paths)[0])[1]
 
 
 def _open_bundles(
@@ -478,7 +484,7 @@ _WORTH_A_PROCESS: Final = 64 << 20
 _CHUNK: Final = 8
 
 
-def load(
+def load_job(
     paths: Sequence[Path],
     *,
     world_size: int | None = None,
@@ -492,7 +498,7 @@ def load(
     called with the number of files done and the total. `workers` is the number of processes, by
     default one per core if there is enough to do; 1 reads in this process.
     """
-    files, problems = find(paths)
+    files, problems = find_records(paths)
     sources, bundle, left_out = _open_bundles(files)
     reads = [] if bundle is None else list(bundle.lost)
     problems += left_out
@@ -588,4 +594,4 @@ def _read_answer(source: DumpFile, data: Mapping[str, Any]) -> Read:
     except WireError as exc:
         raise FlightRecordError(f"not a WorkerServer's flight record: {exc}") from exc
     taken_ns = NONE if source.taken_ns is None else source.taken_ns
-    return Read(source, answer=ring.read(record, source.path, taken_ns))
+    return Read(source, answer=ring.read_answer(record, source.path, taken_ns))

@@ -56,7 +56,7 @@ class Finding:
     scene: tuple[StuckCollective, ...] = field(default=(), compare=False, repr=False)
     """The collectives where the fault shows, the most convincing first."""
     live: bool = field(default=False, compare=False, repr=False)
-    """Whether ranks still wait in it."""
+    """True if ranks still wait in it."""
 
     @property
     def tied(self) -> frozenset[int]:
@@ -123,7 +123,7 @@ def collective(index: Index, stuck: StuckCollective) -> str:
     return f"{index.op(stuck.row)} {stuck.sequence} of {label}"
 
 
-def site(index: Index, row: int) -> str:
+def spot(index: Index, row: int) -> str:
     """` at train.py:66 (log_step)`, or nothing."""
     text = index.site(row)
     if text is None:
@@ -135,7 +135,7 @@ def site(index: Index, row: int) -> str:
 def call(index: Index, row: int) -> str:
     """`all_gather 7 of tp at data.py:12 (load)`."""
     group, sequence = (int(index.job.columns[name][row]) for name in ("group", "seq"))
-    return f"{index.op(row)} {sequence} of {index.job.groups[group].label}{site(index, row)}"
+    return f"{index.op(row)} {sequence} of {index.job.groups[group].label}{spot(index, row)}"
 
 
 def waiting(index: Index, stuck: StuckCollective, where: str = "") -> str:
@@ -159,7 +159,7 @@ def waiting(index: Index, stuck: StuckCollective, where: str = "") -> str:
         did = "waited" if failed else plural(who, "waits", "wait")
         long = "" if longest_ns is None else f" for {seconds(max(longest_ns, 0) / 1e9)}"
         end = " and left by a timeout or an error" if failed else ""
-        parts.append(f"{ranks_listed(job, who)} {did} {where}{site(index, chosen[0])}{long}{end}")
+        parts.append(f"{ranks_listed(job, who)} {did} {where}{spot(index, chosen[0])}{long}{end}")
     return "; ".join(parts)
 
 

@@ -81,7 +81,7 @@ class Group:
     members: tuple[int, ...] = ()
     """Global ranks in the order of their group ranks; empty if unknown."""
     inferred: bool = False
-    """Whether `members` are only the ranks whose entries were seen: there may be more."""
+    """True if `members` are only the ranks whose entries were seen: there may be more."""
     generation: int | None = None
     """TorchFT's quorum id, where each quorum makes a group of the same name."""
 
@@ -111,7 +111,7 @@ class RankInfo:
     rank: int
     backend: Backend = Backend.UNKNOWN
     only_active: bool = False
-    """Whether completed entries were left out when it was written (stated or evident)."""
+    """True if completed entries were left out when it was written (stated or evident)."""
     dropped: int = 0
     """Older entries that the ring buffer had overwritten; a lower bound."""
     status: Mapping[int, GroupStatus] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class RankInfo:
     taken_ns: int = NONE
     """When it was written, Unix time, if known."""
     alive: bool | None = None
-    """Whether its process was alive then; None if nobody checked."""
+    """True if its process was alive then; None if nobody checked."""
 
 
 @dataclass(frozen=True, slots=True)

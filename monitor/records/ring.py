@@ -27,9 +27,9 @@ from lightkeeper.monitor.records.dump import (
     Record,
     assemble,
     count_by_group,
-    numbered,
+    number_keys,
+    read_dump,
 )
-from lightkeeper.monitor.records.dump import read as read_dump
 from lightkeeper.monitor.records.job import (
     COLUMNS,
     MAIN_THREAD,
@@ -63,11 +63,11 @@ class GroupKey(NamedTuple):
     age: int = 0
     """How many newer groups have the same name, seen from sequence ids that start again."""
     nameless: bool = False
-    """Whether torch's record has no name for it."""
+    """True if torch's record has no name for it."""
 
     @property
     def across(self) -> bool:
-        """Whether it spans replica groups."""
+        """True if it spans replica groups."""
         return self.name.partition(".")[0] == ACROSS
 
 
@@ -233,7 +233,7 @@ _STRIDE: Final = 1 << 40
 """Offset between the record ids of two recorders: each counts from 0."""
 
 
-def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> RankRecord:
+def read_answer(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> RankRecord:
     """All records of an answer as rows; an unreadable part of torch's is noted in `problem`.
 
     `taken_ns`: time of the answer, Unix time, used if torch's times do not give it.
@@ -241,7 +241,7 @@ def read(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> RankReco
     Raises:
         FlightRecordError: an impossible sequence id or world size.
     """
-    check(record)
+    refuse_impossible(record)
     dumps: list[Dump] = []
     problems: list[str] = []
     alone: set[int] = set()
@@ -321,7 +321,7 @@ def _numbered(entry: RingEntry, first: Mapping[str | None, int]) -> RingEntry:
     return replace(entry, torch_ids=() if at is None else tuple(n + at for n in entry.torch_ids))
 
 
-def check(record: FlightRecord) -> None:
+def refuse_impossible(record: FlightRecord) -> None:
     """Refuse numbers that no program has.
 
     Raises:
@@ -378,7 +378,7 @@ def _keyed(record: FlightRecord) -> Iterable[tuple[RingEntry, GroupKey]]:
         yield entry, GroupKey(base, tuple(places), entry.quorum, age)
 
 
-def collectives(record: FlightRecord) -> tuple[RingEntry, ...]:
+def newest_collectives(record: FlightRecord) -> tuple[RingEntry, ...]:
     """The ring without point-to-point operations, and only the newest group of each name.
 
     Raises:
@@ -526,7 +526,7 @@ def bounded(record: FlightRecord) -> FlightRecord:
     newest are used. One that no program can have made is garbage: the other ranks are judged
     without it.
     """
-    check(record)
+    refuse_impossible(record)
     if len(record.recorders) >= _RECORDERS:
         raise FlightRecordError(f"{len(record.recorders)} recorders")
     world = max(record.identity.world_size, 1)
@@ -592,7 +592,7 @@ class _Ranks:
 
     number: Mapping[tuple[str, int], int]
     alone: bool
-    """Whether there is only one replica group, so names need not include it."""
+    """True if there is only one replica group, so names need not include it."""
     lanes: int
     """Ranks of the largest replica group."""
 
@@ -687,7 +687,7 @@ def _groups_by_torch(answers: Sequence[RankRecord]) -> frozenset[tuple[str, Grou
 
 
 def _after_torch(answer: RankRecord, row: RingRow) -> bool:
-    """Whether a call of the ring came after torch's record was read."""
+    """True if a call of the ring came after torch's record was read."""
     age_s = answer.record.torch_age_s
     if age_s is None or row.torch_ids or NONE in (answer.taken_ns, row.created_ns):
         return False
@@ -717,9 +717,9 @@ def _record(
     identity = answer.record.identity
     rows = _rows(answer, by_torch)
     status = _status(answer, by_torch)
-    group, groups = numbered([*(row.group for row in rows), *status])
-    payload, payloads = numbered(_with_root(row.payload, answer, ranks) for row in rows)
-    site, sites = numbered([None, *(row.site for row in rows)])
+    group, groups = number_keys([*(row.group for row in rows), *status])
+    payload, payloads = number_keys(_with_root(row.payload, answer, ranks) for row in rows)
+    site, sites = number_keys([None, *(row.site for row in rows)])
     columns: dict[str, Iterable[Any]] = {
         name: [getattr(row, name) for row in rows] for name in _AS_THEY_ARE
     }
@@ -771,12 +771,12 @@ def _status(
 
 
 def _counts(answer: RankRecord, key: GroupKey, by_torch: frozenset[tuple[str, GroupKey]]) -> bool:
-    """Whether torch's numbers of a group are used."""
+    """True if torch's numbers of a group are used."""
     return key not in answer.ring_groups or _scope(answer, key) in by_torch
 
 
 def _only_active(answer: RankRecord, rows: Sequence[RingRow]) -> bool:
-    """Whether only unfinished calls were requested: seen from missing numbers."""
+    """True if only unfinished calls were requested: seen from missing numbers."""
     if any(row.state is CollectiveState.COMPLETED for row in rows):
         return False
     torch = any(dump.only_active for dump, _ in answer.dumps)

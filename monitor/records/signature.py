@@ -80,7 +80,7 @@ def op_name(recorded: str) -> str:
 
 
 def closes_coalesced(recorded: str) -> bool:
-    """Whether this entry only ends a coalesced operation, whose parts stand before it."""
+    """True if this entry only ends a coalesced operation, whose parts stand before it."""
     name = recorded.rpartition(":")[2]
     # NCCL writes no such entry for other ops, but endCoalescing would spell it the same way
     return name == "coalesced" or (name.endswith("_coalesced") and name[0].isupper())
@@ -261,7 +261,7 @@ def signature_of(payload: Payload, size: int = UNKNOWN_SIZE) -> Signature:
 
 
 def differs_silently(signature: Signature, other: Signature) -> bool:
-    """Whether two differing calls may complete together and leave wrong numbers behind.
+    """True if two differing calls may complete together and leave wrong numbers behind.
 
     They may when both move the same bytes: int32 and float32, or MAX and SUM (seen with gloo,
     facts/torch_debug_plane.md section 3).

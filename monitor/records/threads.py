@@ -46,7 +46,7 @@ def shared_groups(job: Job) -> dict[int, Shared]:
 
 
 def _overlaps(job: Job, rows: Ints, turn: int) -> bool:
-    """Whether the first thread was still inside its last call when the second one called."""
+    """True if the first thread was still inside its last call when the second one called."""
     state, left_ns = (job.columns[name][rows[turn - 1]] for name in ("state", "completed_ns"))
     called_ns = job.columns["created_ns"][rows[turn]]
     if state != CollectiveState.COMPLETED:
@@ -55,7 +55,7 @@ def _overlaps(job: Job, rows: Ints, turn: int) -> bool:
 
 
 def explained(shared: Collection[int], finding: Finding) -> bool:
-    """Whether a fault follows from the threads of one of these groups."""
+    """True if a fault follows from the threads of one of these groups."""
     here = any(stuck.group in shared for stuck in finding.scene) or finding.group in shared
     return here and (finding.kind in _EXPLAINED or not finding.culprits)
 
@@ -107,4 +107,4 @@ def _finding(graph: Graph, group: int, calls: Shared, involved: Collection[int])
 
 
 def _call(index: Index, row: int) -> str:
-    return f"{index.op(row)}{wording.site(index, row)}"
+    return f"{index.op(row)}{wording.spot(index, row)}"

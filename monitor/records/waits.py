@@ -230,15 +230,15 @@ class Standings:
     members: Ints
     """Global ranks, including those without a record."""
     read: Bools
-    """Whether the rank's record was read."""
+    """True where the rank's record was read."""
     recorded: Bools
-    """Whether its record shows what it enqueued here, even if that is nothing."""
+    """True where its record shows what it enqueued here, even if that is nothing."""
     enqueued: Ints
     """Highest sequence it is known to have enqueued; 0: none."""
     head: Ints
     """First unfinished sequence, or NEVER."""
     front: Bools
-    """Whether that head is what the rank as a whole is stuck in."""
+    """True where that head is what the rank as a whole is stuck in."""
     passed: Ints
     """Highest sequence that it completed and that no rank can complete alone; 0: none."""
 
@@ -445,7 +445,7 @@ YOUNG_NS: Final = 1_000_000_000
 healthy job that is often inspected gets accused. Higher: detection is that much later."""
 
 
-def moved(index: Index) -> frozenset[int]:
+def ranks_moved_on(index: Index) -> frozenset[int]:
     """Ranks that moved on after their dump: peers completed what they had not enqueued."""
     ranks: set[int] = set()
     for group, at in index.groups.items():
@@ -464,7 +464,7 @@ def lost(index: Index) -> dict[int, int]:
     for group, at in index.groups.items():
         if group in index.retired:
             continue
-        top = finished(at)
+        top = highest_finished(at)
         for rank in at.members[at.read & (at.head <= top)].tolist():
             row = index.collective_heads[rank, group]
             gloo = index.job.ranks[rank].backend is Backend.GLOO
@@ -477,7 +477,7 @@ def lost(index: Index) -> dict[int, int]:
 
 
 def _believed(index: Index, at: Standings, sequence: int, op: str, trailing: int) -> bool:
-    """Whether members that have finished a collective show that the others should have.
+    """True if members that have finished a collective show that the others should have.
 
     One may have finished alone because it called something else there, which a record of only
     unfinished entries no longer shows. Then most must have finished, or have finished more than
@@ -493,13 +493,13 @@ def _believed(index: Index, at: Standings, sequence: int, op: str, trailing: int
     return op in SYNCHRONISING and (shown or len(through) > inside or trailing > 1)
 
 
-def finished(at: Standings) -> int:
+def highest_finished(at: Standings) -> int:
     """The highest sequence that a member has finished; a communicator works in order."""
     return int(np.minimum(at.enqueued, at.head - 1)[at.read].max(initial=0))
 
 
 def stopped_short(index: Index, rank: int) -> bool:
-    """Whether peers completed exactly what a trailing rank had launched, in every group.
+    """True if peers completed exactly what a trailing rank had launched, in every group.
 
     This happens if its GPU did all its work but its process lost track of it (a CUDA error, as
     in real records). A rank of a running job that was merely dumped first has launched more.
@@ -508,7 +508,7 @@ def stopped_short(index: Index, rank: int) -> bool:
         own = at.members == rank
         if not own.any() or int(at.head[own][0]) == NEVER:
             continue
-        top = finished(at)
+        top = highest_finished(at)
         if int(at.head[own][0]) <= top < int(at.enqueued[own][0]):
             return False
     return True
@@ -567,7 +567,7 @@ def timed_out(index: Index) -> list[int]:
 
 
 def _never_came(index: Index, rank: int, rows: Sequence[int], *, last: bool) -> bool:
-    """Whether a rank's record shows that it was not in what its peers left, in these rows.
+    """True if a rank's record shows that it was not in what its peers left, in these rows.
 
     The record must be younger than their entry by more than `_DOUBT_NS`, and they must have left
     no longer after it than it came after their entry. A file may be a copy of a running job's, so
@@ -908,26 +908,26 @@ def components(edges: Sequence[Sequence[int]]) -> list[frozenset[int]]:
 
 
 def settled(graph: Graph, scene: Iterable[StuckCollective], culprits: Iterable[int]) -> bool:
-    """Whether the records around these collectives can show one moment, except for the culprits.
+    """True if the records around these collectives can show one moment, except for the culprits.
 
     A culprit may have lost track of its GPU; it may not have moved, for then it did arrive.
 
     In a hang nothing moves between the dumps. In a running job, ranks that were merely dumped first
     look absent or behind; then some `moved`, or ranks that are not to blame `lost` something.
     """
-    restless = moved(graph.index) | (frozenset(graph.lost) - frozenset(culprits))
+    restless = ranks_moved_on(graph.index) | (frozenset(graph.lost) - frozenset(culprits))
     around = {rank for stuck in scene for rank in (*stuck.joined, *stuck.absent)}
     return not (restless & around)
 
 
 def young(graph: Graph, scene: Iterable[StuckCollective]) -> bool:
-    """Whether ages are known and all show that the wait has only just begun."""
+    """True if ages are known and all show that the wait has only just begun."""
     ages = [age for stuck in scene for rank in stuck.inside for age in _ages(graph, stuck, rank)]
     return bool(ages) and all(-CLOCKS_NS < age < YOUNG_NS for age in ages)
 
 
 def old(graph: Graph, stuck: StuckCollective) -> bool:
-    """Whether a rank inside is known to have waited for long."""
+    """True if a rank inside is known to have waited for long."""
     return any(age >= _LONG_NS for rank in stuck.inside for age in _ages(graph, stuck, rank))
 
 
@@ -937,7 +937,7 @@ def _ages(graph: Graph, stuck: StuckCollective, rank: int) -> list[int]:
 
 
 def lasting(graph: Graph, stuck: StuckCollective) -> bool:
-    """Whether a collective that all are in is known to last long.
+    """True if a collective that all are in is known to last long.
 
     A record of only unfinished entries also shows it: it is written because something is stuck.
     """

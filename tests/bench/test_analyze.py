@@ -37,9 +37,9 @@ OURS = """
 import json, sys
 from pathlib import Path
 from lightkeeper.monitor.records.analyse import analyse
-from lightkeeper.monitor.records.files import load
+from lightkeeper.monitor.records.files import load_job
 if __name__ == "__main__":
-    found = analyse(load([Path(sys.argv[1])]))
+    found = analyse(load_job([Path(sys.argv[1])]))
     print(json.dumps([list(found.culprits), [str(one.kind) for one in found.findings]]))
 """
 THEIRS = """

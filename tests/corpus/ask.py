@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightkeeper.monitor.records.analyse import analyse
-from lightkeeper.monitor.records.files import load
+from lightkeeper.monitor.records.files import load_job
 from tests.corpus.cases import Case, Labelled
 from tests.corpus.rivals import Answer, Rival, has_nvrx, missed, readings
 
@@ -34,7 +34,7 @@ def ours(
 ) -> Answer:
     """As `lightkeeper analyze` would answer; a crash is an answer too, and counted."""
     try:
-        analysis = analyse(load([folder], world_size=world, members=members, workers=1))
+        analysis = analyse(load_job([folder], world_size=world, members=members, workers=1))
     except Exception as problem:  # noqa: BLE001 a crash is a score of nothing, not the end
         return Answer(frozenset(), error=f"{type(problem).__name__}: {problem}")
     kinds = frozenset(str(finding.kind) for finding in analysis.findings)

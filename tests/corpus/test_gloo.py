@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lightkeeper.monitor.records.analyse import analyse
-from lightkeeper.monitor.records.files import load
+from lightkeeper.monitor.records.files import load_job
 from lightkeeper.monitor.records.findings import Fault
 from lightkeeper.monitor.records.job import NONE, CollectiveState
 from tests.changed import replace
@@ -23,7 +23,7 @@ def captures(tmp_path_factory):
 
 
 def analysed(path):
-    return analyse(load([path], world_size=SIZE, workers=1))
+    return analyse(load_job([path], world_size=SIZE, workers=1))
 
 
 @pytest.mark.parametrize(("case", "kind"), EVERY)
@@ -39,7 +39,7 @@ def test_without_the_files_dates_nobody_else_is_accused(case, kind, captures) ->
 
 @pytest.mark.parametrize("case", TRUTHS)
 def test_every_rank_of_a_ring_is_there_the_dead_too(case, captures) -> None:
-    job = load([captures.files(case, "ring")], workers=1)
+    job = load_job([captures.files(case, "ring")], workers=1)
     assert tuple(job.ranks) == job.expected == tuple(range(SIZE))
     assert not any(problem.rank is not None for problem in job.problems)
     assert [job.name(rank) for rank in job.ranks] == [f"rg_0.{rank}" for rank in range(SIZE)]
@@ -58,7 +58,7 @@ def test_the_truth_beside_the_captures_is_that_of_the_cases() -> None:
 @pytest.mark.parametrize("case", ["skip", "extra"])
 @pytest.mark.parametrize("lines", ["none", "one for each rank", "one for all"])
 def test_call_sites_that_tell_nothing_make_no_slip(case, lines, captures) -> None:
-    job = load([captures.files(case, "pickle")], world_size=SIZE, workers=1)
+    job = load_job([captures.files(case, "pickle")], world_size=SIZE, workers=1)
     ranks = job.columns["rank"]
     sites = {"none": ranks * 0 + NONE, "one for each rank": ranks, "one for all": ranks * 0}[lines]
     blind = replace(
@@ -109,7 +109,7 @@ def stopped_at(job, op, change):
     ],
 )
 def test_numbers_that_do_not_add_up_are_told_and_accuse_nobody(op, change, said, captures) -> None:
-    job = load([captures.files("healthy_every_op", "pickle")], world_size=SIZE, workers=1)
+    job = load_job([captures.files("healthy_every_op", "pickle")], world_size=SIZE, workers=1)
     (finding,) = analyse(stopped_at(job, op, change)).findings
     assert (finding.kind, finding.culprits) == (Fault.MISMATCH, ())
     assert said in finding.reason

@@ -19,8 +19,8 @@ from lightkeeper.monitor.records import dump
 from lightkeeper.monitor.records import ring as ring_rows
 from lightkeeper.monitor.records.analyse import analyse
 from lightkeeper.monitor.records.dump import Record, assemble
-from lightkeeper.monitor.records.files import TooMuchError, load
-from lightkeeper.monitor.records.ring import bounded, collectives, from_answers
+from lightkeeper.monitor.records.files import TooMuchError, load_job
+from lightkeeper.monitor.records.ring import bounded, from_answers, newest_collectives
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 from lightkeeper.worker_server.wire import WireError, parse_flight_record
 from tests.fuzz import records
@@ -75,7 +75,7 @@ def deep(rng: random.Random) -> None:
     if rng.random() < 0.5:
         key = rng.choice(("entries", "pg_config", "pg_status", "frames", "version"))
         text = f'{{"version": "2.10", "{key}": {text}}}'
-    dump.read(dump.decode(text.encode()))
+    dump.read_dump(dump.decode(text.encode()))
 
 
 def program(rng: random.Random) -> None:
@@ -86,7 +86,7 @@ def program(rng: random.Random) -> None:
     body = b"".join(rng.choices(ops, k=rng.choice((5, 50, 5_000))))
     if rng.random() < 0.3:
         body = rng.choice((b"}", b"]", b")")) * rng.choice((1 << 10, 1 << 20))
-    dump.read(dump.decode(b"\x80\x02" + body + b"."))
+    dump.read_dump(dump.decode(b"\x80\x02" + body + b"."))
 
 
 def zipped(rng: random.Random) -> None:
@@ -103,7 +103,7 @@ def zipped(rng: random.Random) -> None:
                 bundle.writestr("manifest.json", json.dumps(_manifest(rng)))
         if rng.random() < 0.8:
             path.write_bytes(spoilt(rng, path.read_bytes()))
-        analyse(load([path], workers=1))
+        analyse(load_job([path], workers=1))
 
 
 def _manifest(rng: random.Random) -> Any:
@@ -133,10 +133,10 @@ def job(rng: random.Random) -> None:
         heads = status(p0=(rng.randrange(9), 1, 0)) if rng.random() < 0.5 else {}
         whole = nccl(*rows, pg_config=rng.choice((named, {})), pg_status=heads)
         if rng.random() < 0.5:
-            job_records.append(Record(rank, dump.read(whole)))
+            job_records.append(Record(rank, dump.read_dump(whole)))
         else:
             data = pickle.dumps(whole, 2)
-            job_records.append(Record(rank, dump.read(dump.decode(data))))
+            job_records.append(Record(rank, dump.read_dump(dump.decode(data))))
     analyse(assemble(job_records))
 
 
@@ -183,8 +183,8 @@ def answers(rng: random.Random) -> None:
             said["torch"] = nccl(*(_row(rng, at, 40, size) for at in range(length // 2)))
             said["torch"]["pg_config"] = config(g0=("default_pg", range(size)))
         record = bounded(parse_flight_record(json.loads(json.dumps(said))))
-        collectives(record)
-        flight_records.append(ring_rows.read(record, taken_ns=CREATED))
+        newest_collectives(record)
+        flight_records.append(ring_rows.read_answer(record, taken_ns=CREATED))
     analyse(from_answers(flight_records))
 
 

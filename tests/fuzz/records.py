@@ -68,9 +68,9 @@ def read(value) -> None:
             record = parse_flight_record(value)
         except WireError:
             return
-        from_answers([ring_rows.read(record)])
+        from_answers([ring_rows.read_answer(record)])
     else:
-        assemble([Record(rank, dump.read(value)) for rank in (0, 1)])
+        assemble([Record(rank, dump.read_dump(value)) for rank in (0, 1)])
 
 
 def read_bytes(data: bytes) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from lightkeeper.monitor.detect.history import History
-from lightkeeper.monitor.detect.intake import push
+from lightkeeper.monitor.detect.intake import take_in
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.observation import Failure, Member, Unreachable
@@ -47,7 +47,7 @@ def snapshot(now_s, *, progress=1, phase_age_s=0.0, silent=False):
 def test_a_stall_is_a_lower_bound(snapshots, stall_s) -> None:
     history = History.of(KeeperConfig())
     for shot in snapshots:
-        push(history, shot)
+        take_in(history, shot)
     assert history.tracks[RANK].stall_s == stall_s
 
 
@@ -110,7 +110,7 @@ def test_a_replica_id_is_believed_where_it_can_mean_no_other_group(first, second
         for rank, id_ in zip(shot.observations, (first, second, "rg_2:u3"), strict=True)
     ]
     history = History.of(KeeperConfig())
-    push(history, replace(shot, observations=tuple(seen)))
+    take_in(history, replace(shot, observations=tuple(seen)))
     groups = ("rg_0", "rg_1", "rg_2")
     assert tuple(map(history.replica_id, groups)) == (*believed, "rg_2:u3")
 
@@ -135,5 +135,5 @@ def test_an_id_without_a_name_needs_all_its_ranks_and_the_lighthouses_page(
     ]  # fmt: skip
     page = replace(shot.lighthouse, members=(Member("u0", 5, address),))
     history = History.of(KeeperConfig())
-    push(history, replace(shot, observations=tuple(seen), lighthouse=page))
+    take_in(history, replace(shot, observations=tuple(seen), lighthouse=page))
     assert history.replica_id("rg_0") == believed

@@ -130,8 +130,10 @@ def test_what_is_read_of_it_has_a_bound(worst) -> None:
 
 def test_a_record_that_lies_is_read_every_few_seconds_and_not_each_tick(monkeypatch) -> None:
     read = []
-    plain = ring_rows.read
-    monkeypatch.setattr(ring_rows, "read", lambda *a, **k: (read.append(a), plain(*a, **k))[1])
+    plain = ring_rows.read_answer
+    monkeypatch.setattr(
+        ring_rows, "read_answer", lambda *a, **k: (read.append(a), plain(*a, **k))[1]
+    )
     recorded._LATELY.clear()
     Drive(mismatching(), alter=lying("rg_0.5", WORST["calls that begin again"])).run(40)
     assert len(read) <= 6 * 7

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightkeeper.monitor.detect.arrivals import read
+from lightkeeper.monitor.detect.arrivals import read_cohort
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.verdict import Confidence
@@ -92,7 +92,7 @@ def names(*records: FlightRecord) -> dict[RankName, FlightRecord]:
 
 def test_busy_and_inside_are_each_ranks_own_and_p_tells_late_arrival() -> None:
     waiting = [record(rank, 0.1, 0.3) for rank in range(3)]
-    reading = read(0.0, names(*waiting, record(3, 0.38, 0.02)))
+    reading = read_cohort(0.0, names(*waiting, record(3, 0.38, 0.02)))
     assert reading.arrivals["rg_0.3"].busy_s == pytest.approx(0.38)
     assert reading.arrivals["rg_0.3"].usual_s == pytest.approx(0.1)
     assert reading.arrivals["rg_0.0"].inside_s == pytest.approx(0.3)
@@ -101,7 +101,7 @@ def test_busy_and_inside_are_each_ranks_own_and_p_tells_late_arrival() -> None:
 
 
 def test_a_slow_transfer_has_nobody_late() -> None:
-    assert read(0.0, names(*(record(rank, 0.1, 0.3) for rank in range(4)))).late is None
+    assert read_cohort(0.0, names(*(record(rank, 0.1, 0.3) for rank in range(4)))).late is None
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_slow_transfer_has_nobody_late() -> None:
     ids=["asynchronous collectives, which say nothing", "too few in common", "one rank alone"],
 )
 def test_there_is_no_reading_of(records) -> None:
-    assert read(0.0, names(*records)) is None
+    assert read_cohort(0.0, names(*records)) is None
 
 
 def by_nccl(record: FlightRecord) -> FlightRecord:
@@ -132,7 +132,7 @@ def by_nccl(record: FlightRecord) -> FlightRecord:
 
 def test_nccls_times_are_read_with_the_watchdogs_resolution() -> None:
     waiting = [by_nccl(record(rank, 0.5, 1.5)) for rank in range(3)]
-    reading = read(0.0, names(*waiting, by_nccl(record(3, 1.9, 0.1))))
+    reading = read_cohort(0.0, names(*waiting, by_nccl(record(3, 1.9, 0.1))))
     assert reading.resolution_s == 0.1
     assert reading.arrivals["rg_0.3"].busy_s == pytest.approx(1.9, abs=0.11)
     assert reading.late == pytest.approx(1.0, abs=0.1)
@@ -151,7 +151,7 @@ def test_p_is_low_where_the_transfer_itself_is_slow_now_and_then() -> None:
             shift_s += longer_s
         return replace(whole, ring=tuple(reversed(ring)))
 
-    assert read(0.0, names(*map(mixed, range(4)))).late == pytest.approx(0.0, abs=0.01)
+    assert read_cohort(0.0, names(*map(mixed, range(4)))).late == pytest.approx(0.0, abs=0.01)
 
 
 def test_a_verdict_between_two_ranks_of_one_group_is_unsure() -> None:

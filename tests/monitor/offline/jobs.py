@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lightkeeper.monitor.offline.timings import TimingTable, build
+from lightkeeper.monitor.offline.timings import TimingTable, build_table
 
 OPS = (
     "backward-compute",
@@ -97,7 +97,7 @@ class Recorded:
         if shuffle is not None:
             order = np.random.default_rng(shuffle).permutation(len(columns["rank"]))
             columns = {name: held[order] for name, held in columns.items()}
-        return build(columns, OPS)
+        return build_table(columns, OPS)
 
 
 class _Recorder:

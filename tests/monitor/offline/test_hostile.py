@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightkeeper.monitor.offline.slow import judge
-from lightkeeper.monitor.offline.timings import TableError, build, load
+from lightkeeper.monitor.offline.timings import TableError, build_table, load_table
 from tests.monitor.offline.jobs import OPS
 
 few = st.sampled_from([-(2**31), -1, 0, 1, 2, 3, 7, 2**31 - 1])
@@ -34,7 +34,7 @@ def test_any_rows(drawn, kept) -> None:
         if place < 5 or kept[place - 5]
     }
     with contextlib.suppress(TableError):
-        judge(build(held, OPS))
+        judge(build_table(held, OPS))
 
 
 FLOATS = ("duration", "start_ts")
@@ -47,4 +47,4 @@ def test_any_bytes(tmp_path_factory, tail, head) -> None:
     path = Path(tmp_path_factory.getbasetemp()) / "any"
     path.write_bytes(head + tail)
     with contextlib.suppress(TableError):
-        judge(load(path))
+        judge(load_table(path))

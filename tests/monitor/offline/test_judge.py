@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from lightkeeper.monitor.offline.slow import Confidence, Report, SlowKind, judge
-from lightkeeper.monitor.offline.timings import TimingTable, build
+from lightkeeper.monitor.offline.timings import TimingTable, build_table
 from tests.changed import replace
 from tests.monitor.offline.jobs import OPS, Recorded, Slow, SlowLink
 
@@ -23,7 +23,7 @@ def judged(job: Recorded | TimingTable) -> tuple[list[int], Report]:
 
 
 def without(columns: dict[str, NDArray[Any]], rows: NDArray[np.bool_]) -> TimingTable:
-    return build({name: values[~rows] for name, values in columns.items()}, OPS)
+    return build_table({name: values[~rows] for name, values in columns.items()}, OPS)
 
 
 # -- in silence -----------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def test_durations_that_are_no_numbers_are_left_out() -> None:
     columns["duration"][::7] = float("nan")
     columns["duration"][1::7] = float("inf")
     columns["duration"][2::70] = -1.0
-    culprits, report = judged(build(columns, OPS))
+    culprits, report = judged(build_table(columns, OPS))
     assert culprits == [6]
     assert "rows left out" in report.notes[0]
 
@@ -235,13 +235,13 @@ def test_durations_that_are_no_numbers_are_left_out() -> None:
 def test_a_column_that_is_not_needed_may_be_missing(name) -> None:
     columns = SICK.columns()
     del columns[name]
-    culprits, report = judged(build(columns, OPS))
+    culprits, report = judged(build_table(columns, OPS))
     assert culprits == [6]
     assert any(note.startswith(f"no column {name}: ") for note in report.notes)
 
 
 def test_unknown_operations_accuse_nobody() -> None:
-    table = build(SICK.columns(), [f"op{number}" for number in range(len(OPS))])
+    table = build_table(SICK.columns(), [f"op{number}" for number in range(len(OPS))])
     report = judge(table)
     assert report.verdicts == ()
     assert any("no operation is known" in note for note in report.notes)
@@ -250,4 +250,4 @@ def test_unknown_operations_accuse_nobody() -> None:
 def test_work_that_takes_no_time_at_all_is_no_work() -> None:
     columns = JOB.columns()
     columns["duration"] = np.zeros(len(columns["duration"]))
-    assert judge(build(columns, OPS)).verdicts == ()
+    assert judge(build_table(columns, OPS)).verdicts == ()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightkeeper.monitor.offline.slow import judge
-from lightkeeper.monitor.offline.timings import build
+from lightkeeper.monitor.offline.timings import build_table
 from tests.changed import replace
 from tests.monitor.offline.jobs import OPS, Recorded, Slow, SlowLink
 
@@ -21,7 +21,7 @@ JOBS = (
     replace(BASE, long_sequences=0.6, slow=(Slow(0, 1, 2.0),)),
 )
 COLUMNS = [job.columns() for job in JOBS]
-REPORTS = [judge(build(columns, OPS)) for columns in COLUMNS]
+REPORTS = [judge(build_table(columns, OPS)) for columns in COLUMNS]
 
 
 @settings(max_examples=10, deadline=None)
@@ -29,7 +29,7 @@ REPORTS = [judge(build(columns, OPS)) for columns in COLUMNS]
 def test_the_order_of_rows_changes_nothing(case, seed) -> None:
     order = np.random.default_rng(seed).permutation(len(COLUMNS[case]["rank"]))
     columns = {name: held[order] for name, held in COLUMNS[case].items()}
-    assert judge(build(columns, OPS)) == REPORTS[case]
+    assert judge(build_table(columns, OPS)) == REPORTS[case]
 
 
 @settings(max_examples=10, deadline=None)
@@ -39,10 +39,10 @@ def test_other_numbers_of_ranks_change_only_names(case, seed) -> None:
     old = np.unique(columns["rank"])
     new = np.random.default_rng(seed).choice(10_000, len(old), replace=False)
     renamed = {**columns, "rank": new[np.searchsorted(old, columns["rank"])]}
-    table = build(renamed, OPS)
+    table = build_table(renamed, OPS)
     report, before = judge(table), REPORTS[case]
     names = dict(zip(old.tolist(), new.tolist(), strict=True))
-    was = build(columns, OPS)
+    was = build_table(columns, OPS)
     expected = sorted(names[rank] for rank in was.ranks[list(before.culprits)].tolist())
     assert sorted(table.ranks[list(report.culprits)].tolist()) == expected
     assert sorted(
@@ -56,6 +56,6 @@ def test_leaving_rows_out_never_names_a_healthy_rank(case, seed, share) -> None:
     kept = np.random.default_rng(seed).random(len(COLUMNS[case]["rank"])) >= share
     if not kept.any():
         return
-    table = build({name: held[kept] for name, held in COLUMNS[case].items()}, OPS)
+    table = build_table({name: held[kept] for name, held in COLUMNS[case].items()}, OPS)
     blamed = set(table.ranks[list(judge(table).culprits)].tolist())
     assert blamed <= set(JOBS[case].culprits)

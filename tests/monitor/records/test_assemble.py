@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lightkeeper.monitor.records import dump
 from lightkeeper.monitor.records.dump import Record, assemble
-from lightkeeper.monitor.records.files import load
+from lightkeeper.monitor.records.files import load_job
 from lightkeeper.monitor.records.job import COLUMNS, CollectiveState, GroupStatus, Sites
 from tests.monitor.records.dumps import config, entry, gloo, nccl, pending, send
 
@@ -18,7 +18,9 @@ REAL = Path(__file__).parents[4] / "shared/data/flight_recorder_nccl"
 
 def job(values, **options):
     """Of rank -> dump."""
-    return assemble((Record(rank, dump.read(value)) for rank, value in values.items()), **options)
+    return assemble(
+        (Record(rank, dump.read_dump(value)) for rank, value in values.items()), **options
+    )
 
 
 def groups(records):
@@ -164,7 +166,7 @@ real = pytest.mark.skipif(not REAL.exists(), reason="needs ../shared/data/flight
 @real
 @pytest.mark.parametrize("fault", ["gpu_error_2nd", "lock_gil_1st"])
 def test_the_real_records_of_a_16_rank_job_load_without_a_doubt(fault) -> None:
-    records = load([REAL / fault])
+    records = load_job([REAL / fault])
     assert (records.expected, records.silent, records.problems) == (tuple(range(16)), (), ())
     assert all(info.only_active and len(info.status) == 13 for info in records.ranks.values())
     assert not any(group.inferred for group in records.groups)
@@ -175,7 +177,7 @@ def test_the_real_records_of_a_16_rank_job_load_without_a_doubt(fault) -> None:
 
 @real
 def test_real_pipeline_sends_and_receives_point_at_each_other() -> None:
-    records = load([REAL / "gpu_error_2nd"])
+    records = load_job([REAL / "gpu_error_2nd"])
     columns = {name: column.tolist() for name, column in records.columns.items()}
     ends = {
         (columns["rank"][row], columns["peer"][row])
@@ -187,7 +189,7 @@ def test_real_pipeline_sends_and_receives_point_at_each_other() -> None:
 
 @real
 def test_a_real_rank_without_entries_keeps_what_its_status_says() -> None:
-    records = load([REAL / "lock_gil_1st"])
+    records = load_job([REAL / "lock_gil_1st"])
     names = {group.name: index for index, group in enumerate(records.groups)}
     assert not (records.columns["rank"] == 9).any()
     assert records.ranks[9].status[names["72"]] == GroupStatus(45264, -1, 45264)

@@ -27,7 +27,7 @@ from tests.timing import cpu_s
 
 
 def read(value, write=as_pickle):
-    return dump.read(dump.decode(write(value)))
+    return dump.read_dump(dump.decode(write(value)))
 
 
 def states(record):
@@ -272,7 +272,7 @@ def test_a_long_list_named_by_every_entry_is_not_read_by_every_entry(key, value)
 
     def work() -> None:
         with contextlib.suppress(FlightRecordError):
-            dump.read(value)
+            dump.read_dump(value)
 
     assert cpu_s(work, 1) < 5
 
@@ -282,19 +282,19 @@ def test_sizes_without_end_are_refused(monkeypatch) -> None:
     many = [entry(number, number + 1) | {"input_sizes": [[number, n] for n in range(100)]}
             for number in range(9)]  # fmt: skip
     with pytest.raises(FlightRecordError, match="1000 sizes"):
-        dump.read(nccl(*many))
+        dump.read_dump(nccl(*many))
 
 
 def test_keys_that_only_later_entries_have_are_seen() -> None:
     first, second = entry(0, 1), entry(1, 2)
     first["something"] = "of its own"
     second["frames"] = [{"name": "step", "filename": "train.py", "line": 7}]
-    assert dump.read(nccl(first, second)).sites == ("train.py:7 step",)
+    assert dump.read_dump(nccl(first, second)).sites == ("train.py:7 step",)
 
 
 def test_payloads_that_come_in_turns_keep_their_numbers() -> None:
     many = [entry(n, n + 1) | {"input_sizes": [[n % 20]]} for n in range(100)]
-    record = dump.read(nccl(*many))
+    record = dump.read_dump(nccl(*many))
     assert [record.payloads[number].sizes_in for number in record.columns["payload"]] == [
         ((n % 20,),) for n in range(100)
     ]

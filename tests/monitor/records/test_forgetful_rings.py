@@ -70,12 +70,12 @@ def answers(labelled: Labelled, kept: random.Random, *, frames: bool) -> list[Ra
         ]}  # fmt: skip
         ring_answer = answer(*some, rank=rank, size=labelled.world, torch=torch, members=members,
                       dropped=len(calls) - len(some))  # fmt: skip
-        records.append(ring.read(parse_flight_record(ring_answer), taken_ns=taken_ns))
+        records.append(ring.read_answer(parse_flight_record(ring_answer), taken_ns=taken_ns))
     return records
 
 
 def culprits_of_dumps(labelled: Labelled) -> tuple[int, ...]:
-    records = [Record(rank, dump.read(document)) for rank, document, _ in labelled.documents]
+    records = [Record(rank, dump.read_dump(document)) for rank, document, _ in labelled.documents]
     job = assemble(records, world_size=labelled.world)
     taken_ns = {rank: EPOCH_NS + int(at * 1e6) for rank, _, at in labelled.documents}
     infos = {rank: replace(info, taken_ns=taken_ns[rank]) for rank, info in job.ranks.items()}

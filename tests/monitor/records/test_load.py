@@ -7,7 +7,7 @@ import zipfile
 import pytest
 
 from lightkeeper.monitor.records import files
-from lightkeeper.monitor.records.files import load
+from lightkeeper.monitor.records.files import load_job
 from tests.monitor.records.answers import answer, call
 from tests.monitor.records.dumps import as_json, as_pickle, entry, gloo, nccl
 
@@ -57,7 +57,7 @@ def test_the_rank_is_what_the_name_says_rank_of_or_ends_in(name, rank) -> None:
 def test_a_folder_is_read_with_its_folders_and_other_files_are_passed_over(tmp_path) -> None:
     write(tmp_path / "node0", _dump_0=nccl(entry()), fault_injection__log=b"Rank 0\n")
     write(tmp_path / "node1", _dump_1__json=as_json(gloo(entry())), __hidden_1=b"x")
-    records = load([tmp_path])
+    records = load_job([tmp_path])
     assert ranks(records) == (0, 1)
     assert records.problems == ()
 
@@ -67,14 +67,14 @@ def test_a_zip_and_single_files_are_read(tmp_path) -> None:
         bundle.writestr("x/dump_0", as_pickle(nccl(entry())))
         bundle.writestr("x/readme.txt", "about rank 5")
     write(tmp_path, dump_1=nccl(entry()))
-    records = load([tmp_path / "b.zip", tmp_path / "dump_1"])
+    records = load_job([tmp_path / "b.zip", tmp_path / "dump_1"])
     assert ranks(records) == (0, 1)
     assert records.ranks[0].path == f"{tmp_path}/b.zip/x/dump_0"
 
 
 def test_a_file_that_is_named_twice_is_read_once(tmp_path) -> None:
     write(tmp_path, dump_0=nccl(entry()))
-    records = load([tmp_path, tmp_path / "dump_0"])
+    records = load_job([tmp_path, tmp_path / "dump_0"])
     assert (len(records), records.problems) == (1, ())
 
 
@@ -92,14 +92,14 @@ BAD = {
 def test_a_bad_file_is_one_problem_and_spoils_its_rank_only(
     name, data, reason, rank, tmp_path
 ) -> None:
-    records = load([write(tmp_path, d_0=nccl(entry()), **{name: data})])
+    records = load_job([write(tmp_path, d_0=nccl(entry()), **{name: data})])
     assert ranks(records) == (0,)
     assert reasons(records) == [(name.replace("__", "."), reason, rank)]
     assert records.silent == (1, 2, 3, *((rank,) if rank == 9 else ()))
 
 
 def test_a_path_that_is_not_there_is_a_problem(tmp_path) -> None:
-    records = load([tmp_path / "nothing"])
+    records = load_job([tmp_path / "nothing"])
     assert reasons(records) == [("nothing", "No such file or directory", None)]
     assert len(records) == 0
 
@@ -108,24 +108,24 @@ def test_a_zip_that_would_unpack_for_days_is_a_problem(tmp_path, monkeypatch) ->
     monkeypatch.setattr(files, "MAX_ZIP", 1000)
     with zipfile.ZipFile(tmp_path / "b.zip", "w", zipfile.ZIP_DEFLATED) as bundle:
         bundle.writestr("d_0", b"\0" * 10_000)
-    assert reasons(load([tmp_path])) == [("b.zip", "a zip of more than 0 GiB", None)]
+    assert reasons(load_job([tmp_path])) == [("b.zip", "a zip of more than 0 GiB", None)]
 
 
 def test_what_is_no_file_is_a_problem(tmp_path) -> None:
     os.mkfifo(tmp_path / "pipe_0")
-    records = load([tmp_path / "pipe_0"])
+    records = load_job([tmp_path / "pipe_0"])
     assert reasons(records) == [("pipe_0", "neither a file nor a folder", None)]
 
 
 def test_a_file_larger_than_any_record_is_a_problem(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(files, "MAX_FILE", 100)
     write(tmp_path, d_0=nccl(entry()))
-    assert reasons(load([tmp_path])) == [("d_0", "more than 100 bytes", 0)]
+    assert reasons(load_job([tmp_path])) == [("d_0", "more than 100 bytes", 0)]
 
 
 def test_of_two_records_of_a_rank_the_newer_counts(tmp_path) -> None:
     write(tmp_path, a_0=nccl(entry(5, 9)), b_0=nccl(entry(1, 2)))
-    records = load([tmp_path])
+    records = load_job([tmp_path])
     assert records.columns["seq"].tolist() == [9]
     assert [problem.path for problem in records.problems] == [f"{tmp_path}/b_0"]
     assert records.problems[0].reason.endswith("a_0 is of the same rank and newer")
@@ -138,7 +138,7 @@ def test_of_torchfts_quorums_the_newest_counts(tmp_path) -> None:
     for quorum, folder in ((4, "fr_quorum_4"), (11, "fr_quorum_11")):
         members = (0, 2) if quorum == 11 else (0, 2, 4)
         write(tmp_path / folder, **{str(rank): nameless for rank in members})
-    records = load([tmp_path])
+    records = load_job([tmp_path])
     assert ranks(records) == (0, 2)
     assert records.groups[0].generation == 11
     assert {problem.reason for problem in records.problems} == {"left out: quorum 11 is newer"}
@@ -148,13 +148,13 @@ def test_of_torchfts_quorums_the_newest_counts(tmp_path) -> None:
 def test_progress_counts_files(tmp_path) -> None:
     write(tmp_path, d_0=nccl(entry()), d_1=b"")
     seen = []
-    load([tmp_path], progress=lambda done, whole: seen.append((done, whole)))
+    load_job([tmp_path], progress=lambda done, whole: seen.append((done, whole)))
     assert seen == [(1, 2), (2, 2)]
 
 
 def test_processes_read_the_same_as_one(tmp_path) -> None:
     write(tmp_path, d_2=b"", **{f"d_{rank}": nccl(entry(rank, rank)) for rank in (0, 1, 3)})
-    by_one, two = load([tmp_path], workers=1), load([tmp_path], workers=2)
+    by_one, two = load_job([tmp_path], workers=1), load_job([tmp_path], workers=2)
     assert (by_one.ranks, by_one.groups, by_one.problems) == (two.ranks, two.groups, two.problems)
     assert (by_one.columns["seq"] == two.columns["seq"]).all()
 
@@ -167,7 +167,7 @@ class _NoPool:
 def test_without_processes_it_reads_by_itself(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(files, "ProcessPoolExecutor", _NoPool)
     write(tmp_path, d_0=nccl(entry()), d_1=nccl(entry()))
-    assert ranks(load([tmp_path], workers=2)) == (0, 1)
+    assert ranks(load_job([tmp_path], workers=2)) == (0, 1)
 
 
 def test_a_bundle_of_worker_servers_answers_is_a_job_of_named_ranks(tmp_path) -> None:
@@ -177,7 +177,7 @@ def test_a_bundle_of_worker_servers_answers_is_a_job_of_named_ranks(tmp_path) ->
                 bundle.writestr(f"{group}.{rank}.json",
                                 json.dumps(answer(call(), group=group, rank=rank)))  # fmt: skip
         bundle.writestr("state.json", json.dumps({"schema": 1, "identity": {}}))
-    records = load([tmp_path / "b.zip"])
+    records = load_job([tmp_path / "b.zip"])
     assert list(records.names.values()) == ["rg_0.0", "rg_0.1", "rg_1.0", "rg_1.1"]
     assert records.problems == ()
     assert ranks(records) == (0, 1, 2, 3)
@@ -185,7 +185,7 @@ def test_a_bundle_of_worker_servers_answers_is_a_job_of_named_ranks(tmp_path) ->
 
 def test_an_answer_that_cannot_be_read_is_a_silent_rank_of_its_name(tmp_path) -> None:
     write(tmp_path, **{"rg_0.0__json": json.dumps(answer()).encode(), "rg_7.0__json": b"{"})
-    records = load([tmp_path])
+    records = load_job([tmp_path])
     assert records.name(records.problems[0].rank) == "rg_7.0"
     assert [records.name(rank) for rank in records.silent] == ["rg_0.1", "rg_7.0"]
 
@@ -195,5 +195,5 @@ def test_the_newer_of_two_answers_counts(tmp_path) -> None:
         torch = gloo(entry(0, 1, time_created_ns=1_758_581_237_000_000_000 + moved))
         value = answer(call(1, 1 if moved else 9, torch_ids=[0]), torch=torch)
         write(tmp_path / folder, **{"rg_0.0__json": json.dumps(value).encode()})
-    records = load([tmp_path])
+    records = load_job([tmp_path])
     assert records.columns["seq"].tolist() == [1]

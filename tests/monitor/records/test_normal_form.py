@@ -3,7 +3,7 @@
 import pytest
 
 from lightkeeper.monitor.model.names import GroupName, Host
-from lightkeeper.monitor.records.ring import collectives
+from lightkeeper.monitor.records.ring import newest_collectives
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 from lightkeeper.worker_server.wire import FlightRecord, Identity, RingEntry
 
@@ -15,11 +15,11 @@ def ring(*entries: RingEntry) -> FlightRecord:
 
 
 def test_point_to_point_operations_are_left_out() -> None:
-    assert not collectives(ring(RingEntry("intra", 1, "send", root=1, enter_age_s=0.0)))
+    assert not newest_collectives(ring(RingEntry("intra", 1, "send", root=1, enter_age_s=0.0)))
 
 
 def test_sequence_ids_that_start_again_drop_the_process_group_of_before() -> None:
-    calls = collectives(
+    calls = newest_collectives(
         ring(*(RingEntry("intra", seq, "barrier", enter_age_s=0.0) for seq in (7, 1)))
     )
     assert [entry.seq for entry in calls] == [1]
@@ -27,4 +27,4 @@ def test_sequence_ids_that_start_again_drop_the_process_group_of_before() -> Non
 
 def test_a_sequence_id_below_one_is_an_error() -> None:
     with pytest.raises(FlightRecordError, match=r"rg_0\.1: sequence 0 of 'intra'"):
-        collectives(ring(RingEntry("intra", 0, "barrier", enter_age_s=0.0)))
+        newest_collectives(ring(RingEntry("intra", 0, "barrier", enter_age_s=0.0)))

@@ -18,7 +18,9 @@ from tests.monitor.records.dumps import CREATED, config, entry, gloo, nccl, pend
 
 
 def job(*answers, **options):
-    return from_answers([ring_rows.read(parse_flight_record(body)) for body in answers], **options)
+    return from_answers(
+        [ring_rows.read_answer(parse_flight_record(body)) for body in answers], **options
+    )
 
 
 def rows(records, *names):
@@ -272,9 +274,9 @@ def test_torchs_stamps_tell_when_the_ages_begin() -> None:
 
 def test_without_any_stamp_the_times_are_unknown_unless_the_caller_knows() -> None:
     record = parse_flight_record(answer(call(1, 1, enter_age_s=2.0), torch=None))
-    records = from_answers([ring_rows.read(record)])
+    records = from_answers([ring_rows.read_answer(record)])
     assert records.columns["created_ns"].tolist() == [-1]
-    records = from_answers([ring_rows.read(record, taken_ns=CREATED)])
+    records = from_answers([ring_rows.read_answer(record, taken_ns=CREATED)])
     assert records.columns["created_ns"].tolist() == [CREATED - 2_000_000_000]
 
 

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from lightkeeper.monitor.records.analyse import analyse
-from lightkeeper.monitor.records.files import load
+from lightkeeper.monitor.records.files import load_job
 from lightkeeper.monitor.records.findings import Fault
 from lightkeeper.monitor.records.job import Backend
 from tests.monitor.records.dumps import config, entry, nccl, pending, send, status
@@ -19,7 +19,7 @@ def write(folder, as_pickle=False, name="comm_lib_trace_rank_{}", **ranks):
     for rank, said in ranks.items():
         path = folder / name.format(rank[1:])
         path.write_bytes(pickle.dumps(said, protocol=2) if as_pickle else json.dumps(said).encode())
-    return load([folder])
+    return load_job([folder])
 
 
 def hung(*mine, head=(2, 2, 1), **changes):

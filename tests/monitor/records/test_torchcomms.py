@@ -50,7 +50,7 @@ def calls(*groups, op="all_reduce"):
 
 
 def job(*records):
-    return assemble(Record(rank, dump.read(said)) for rank, said in enumerate(records))
+    return assemble(Record(rank, dump.read_dump(said)) for rank, said in enumerate(records))
 
 
 def offline(*records):
@@ -65,7 +65,7 @@ def live(*records):
         plain = answer(rank=rank, size=size, torch=None)
         plain["ring"] = []
         plain["recorders"] = {"torchcomms_fr_trace_json": part}
-        answers.append(ring_rows.read(parse_flight_record(json.loads(json.dumps(plain)))))
+        answers.append(ring_rows.read_answer(parse_flight_record(json.loads(json.dumps(plain)))))
     return from_answers(answers)
 
 
@@ -104,11 +104,11 @@ def test_who_does_not_come_is_named(read, device):
 def test_what_is_retired_is_over_and_without_events_the_rest_is_unknown():
     said = comms([("world", "all_reduce", "completed"), ("world", "barrier", "started")], WORLD)
     said["entries"][0]["state"] = "started"  # nobody looked at its events after its work was over
-    states = dump.read(said).columns["state"].tolist()
+    states = dump.read_dump(said).columns["state"].tolist()
     assert states == [CollectiveState.COMPLETED, CollectiveState.STARTED]
     said = comms([("world", "all_reduce", "completed"), ("world", "barrier", "started")], WORLD,
                  device=False)  # fmt: skip
-    assert dump.read(said).columns["state"].tolist() == [
+    assert dump.read_dump(said).columns["state"].tolist() == [
         CollectiveState.COMPLETED,
         CollectiveState.UNKNOWN,
     ]
@@ -151,5 +151,5 @@ def test_torchs_own_records_are_none_of_them():
         {"pg_status": {"0": {"last_enqueued_collective": 1}}},
         {"entries": [{**named["entries"][0], "process_group": ["0", "default_pg"]}]},
     ):
-        assert not dump.read(named | change).shared_count
-    assert dump.read(named).shared_count
+        assert not dump.read_dump(named | change).shared_count
+    assert dump.read_dump(named).shared_count

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lightkeeper.monitor.act.bundles import BundleDir, safe_name
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.names import IncidentId
-from lightkeeper.monitor.records.files import parse, read_manifest
+from lightkeeper.monitor.records.files import parse_manifest, read_manifest
 
 HOUR_S = 3600.0
 LOTS = KeeperConfig()
@@ -123,9 +123,9 @@ JSON = st.recursive(
 @settings(max_examples=50)
 @given(JSON, st.sampled_from(["format", "id", "moments", "incident", "more"]))
 def test_any_manifest_is_read_or_is_none(data: object, key: str) -> None:
-    assert parse(data) is None
+    assert parse_manifest(data) is None
     whole = {"format": "lightkeeper-evidence", "id": "x", "moments": [], "incident": {}}
-    made = parse({**whole, key: data})
+    made = parse_manifest({**whole, key: data})
     if made is not None:
         assert made.chosen() is None
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from lightkeeper.monitor.records.files import load, read_manifest
+from lightkeeper.monitor.records.files import load_job, read_manifest
 from tests.changed import replace
 from tests.monitor.act.evidence.scene import REAL, mirror, over_http, snapshot_of, until_firing
 from tests.monitor.fleet import Drive, SimFleet, at, crash, gil, hang, jam, mismatch, slow, stop
@@ -83,7 +83,7 @@ def test_the_page_and_the_text_give_the_monitors_verdict_first(make, http, tmp_p
 def test_records_are_dated_by_the_manifest(make, http) -> None:
     sim = SimFleet(groups=3, world_size=3, script=[at(8, hang("rg_1.0"))])
     _, bundle = fired(sim, make, http)
-    job = load([bundle.path])
+    job = load_job([bundle.path])
     taken = {
         part["rank"]: int(part["taken_s"] * 1e9)
         for part in bundle.moments["firing"]["parts"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lightkeeper.monitor.records.analyse import analyse
-from lightkeeper.monitor.records.files import load
+from lightkeeper.monitor.records.files import load_job
 from lightkeeper.monitor.records.findings import Analysis
 from tests.corpus.cases import Case
 
@@ -23,7 +23,7 @@ def copied(case: Case, folder: Path, after_s: int) -> Analysis:
     for path in folder.iterdir():
         at = path.stat().st_mtime_ns + after_s * 10**9
         os.utime(path, ns=(at, at))
-    return analyse(load([folder], world_size=built.world, workers=1))
+    return analyse(load_job([folder], world_size=built.world, workers=1))
 
 
 def test_whom_the_date_of_a_copy_accuses_is_accused_with_that_reservation(tmp_path) -> None:

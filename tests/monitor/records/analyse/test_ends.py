@@ -9,7 +9,7 @@ from lightkeeper.monitor.records import dump
 from lightkeeper.monitor.records.analyse import analyse
 from lightkeeper.monitor.records.divergence import Habit, habit
 from lightkeeper.monitor.records.dump import Record, assemble
-from lightkeeper.monitor.records.ring import collectives
+from lightkeeper.monitor.records.ring import newest_collectives
 from lightkeeper.worker_server.wire import parse_flight_record
 from tests.monitor.records.answers import answer, call
 from tests.monitor.records.dumps import CREATED, config, entry, nccl, pending, send, status
@@ -22,8 +22,8 @@ def judged(rows, ranks=3, **more):
     """Seconds that reading and judging take where each rank has these rows, or all but the last."""
 
     def work():
-        whole = dump.read(nccl(*rows, **more))
-        less = dump.read(nccl(*rows[:-1], **more))
+        whole = dump.read_dump(nccl(*rows, **more))
+        less = dump.read_dump(nccl(*rows[:-1], **more))
         judge(less if rank else whole for rank in range(ranks))
 
     return cpu_s(work)
@@ -61,7 +61,7 @@ def groups(n, size):
 def job(rows_of, ranks, **more):
     """The same where `rows_of` says what each rank has."""
     dumps = [nccl(*rows_of(rank), **more) for rank in range(ranks)]
-    return cpu_s(lambda: judge(dump.read(value) for value in dumps))
+    return cpu_s(lambda: judge(dump.read_dump(value) for value in dumps))
 
 
 def ties_everywhere(n):
@@ -101,7 +101,7 @@ def many_groups_and_then_one(n):
     for row in (*of_many, *of_one):
         row.update(enter_age_s=2.0, exit_age_s=1.0)
     record = parse_flight_record(answer(*of_many, *of_one, torch=None))
-    return cpu_s(lambda: collectives(record))
+    return cpu_s(lambda: newest_collectives(record))
 
 
 def a_past_of_one_call(n):
@@ -145,7 +145,7 @@ def test_who_waits_is_counted_once_though_it_also_sends_to_somebody_unknown():
     """A send of which the peer is not recorded is no place at which the others wait."""
     rows = [send(i, i, "nccl:coalesced", op_id=i) for i in range(3)]
     dumps = [nccl(*rows, pending(9, 5)), nccl(pending(0, 5)), nccl(entry(0, 4))]
-    records = assemble(Record(rank, dump.read(value)) for rank, value in enumerate(dumps))
+    records = assemble(Record(rank, dump.read_dump(value)) for rank, value in enumerate(dumps))
     infos = {
         rank: replace(info, taken_ns=CREATED + HOUR_NS) for rank, info in records.ranks.items()
     }

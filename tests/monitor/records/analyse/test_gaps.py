@@ -13,7 +13,7 @@ import pytest
 from lightkeeper.monitor.cli import main
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.monitor.records.analyse import analyse
-from lightkeeper.monitor.records.files import load
+from lightkeeper.monitor.records.files import load_job
 from lightkeeper.monitor.records.findings import Fault
 from lightkeeper.monitor.records.job import Job
 from tests.monitor.records.dumps import as_json, as_pickle, config, entry, gloo, nccl, pending
@@ -40,10 +40,10 @@ def loaded(folder: Path, dumps: Mapping[str, Dump], *, zipped: bool = False) -> 
         with zipfile.ZipFile(folder / "dumps.zip", "w") as bundle:
             for name, dump in dumps.items():
                 bundle.writestr(f"job/{name}", as_pickle(dump))
-        return load([folder / "dumps.zip"], workers=1)
+        return load_job([folder / "dumps.zip"], workers=1)
     for name, dump in dumps.items():
         (folder / name).write_bytes(as_json(dump))
-    return load([folder], workers=1)
+    return load_job([folder], workers=1)
 
 
 def named(ranks: Iterable[int], form: str = "rank_{}", dump: Dump | None = None) -> dict[str, Dump]:
@@ -130,7 +130,7 @@ def test_whoever_is_in_no_quorum_is_not_missing(tmp_path: Path) -> None:
     folder.mkdir()
     for rank in (0, 1, 3):
         (folder / str(rank)).write_bytes(as_pickle({"version": "2.10", "entries": [row]}))
-    assert load([tmp_path], workers=1).gaps == ()
+    assert load_job([tmp_path], workers=1).gaps == ()
 
 
 def test_the_command_says_who_is_missing(

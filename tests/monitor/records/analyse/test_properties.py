@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.monitor.records.analyse import analyse
-from lightkeeper.monitor.records.files import load
+from lightkeeper.monitor.records.files import load_job
 from lightkeeper.monitor.records.findings import Fault
 from lightkeeper.monitor.records.job import Job
 from tests.monitor.records.analyse.jobs import Call, job, many, recv, send
@@ -97,7 +97,7 @@ def test_an_empty_job_is_no_fault() -> None:
     ("name", "kind"), [("gpu_error_2nd", Fault.GPU_BEHIND), ("lock_gil_1st", Fault.NOT_ENQUEUING)]
 )
 def test_real_records_name_the_ranks_into_which_the_fault_was_put(name: str, kind: Fault) -> None:
-    analysis = analyse(load([REAL / name]))
+    analysis = analyse(load_job([REAL / name]))
     assert (analysis.culprits, {finding.kind for finding in analysis.findings}) == ((9, 14), {kind})
     victims = {rank for finding in analysis.findings for rank in finding.victims}
     assert victims == set(range(16)) - {9, 14}
@@ -108,6 +108,6 @@ def test_real_records_name_the_ranks_into_which_the_fault_was_put(name: str, kin
 @pytest.mark.parametrize("lost", [(9, 14), (0,), (3, 12), (8, 10, 11)])
 def test_real_records_without_some_ranks_accuse_no_victim(name: str, lost: tuple[int, ...]) -> None:
     analysis = analyse(
-        load([p for p in (REAL / name).glob("_dump_*") if int(p.name[6:]) not in lost])
+        load_job([p for p in (REAL / name).glob("_dump_*") if int(p.name[6:]) not in lost])
     )
     assert analysis.culprits == (9, 14)

@@ -11,7 +11,7 @@ import pytest
 
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.monitor.records.analyse import analyse
-from lightkeeper.monitor.records.files import load
+from lightkeeper.monitor.records.files import load_job
 from lightkeeper.monitor.records.findings import Analysis, Fault
 from tests.monitor.records.answers import answer, call
 from tests.monitor.records.dumps import CREATED, as_json, config, entry, gloo, nccl, pending
@@ -48,7 +48,7 @@ def analysed(
         if age is not None:
             at = CREATED + int(age * S)
             os.utime(path, ns=(at, at))
-    return analyse(load([folder], workers=1))
+    return analyse(load_job([folder], workers=1))
 
 
 def accused(analysis: Analysis) -> list[tuple[Fault, Confidence, tuple[int, ...], tuple[int, ...]]]:

@@ -8,7 +8,7 @@ import pytest
 
 from lightkeeper.monitor.records.analyse import analyse
 from lightkeeper.monitor.records.findings import Fault
-from lightkeeper.monitor.records.ring import from_answers, read
+from lightkeeper.monitor.records.ring import from_answers, read_answer
 from lightkeeper.worker_server.wire import parse_flight_record
 from tests.monitor.records.answers import answer, call
 
@@ -59,7 +59,7 @@ class Rank:
 
 def findings(*ranks: Rank):
     answers = [answer(*rank.calls, rank=rank.number, size=len(ranks), torch=None) for rank in ranks]
-    records = [read(parse_flight_record(each), taken_ns=10**18) for each in answers]
+    records = [read_answer(parse_flight_record(each), taken_ns=10**18) for each in answers]
     return analyse(from_answers(records)).findings
 
 
