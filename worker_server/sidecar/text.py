@@ -348,14 +348,9 @@ def _torch_ages(record: FlightRecord, entries: dict[int, TorchEntry]) -> Mapping
 def _torch_calls(record: FlightRecord) -> Iterator[_Row]:
     entries = dict(by_record_id(read_entries(record.torch)))
     ages = _torch_ages(record, entries)
-    matched = {number for entry in record.ring for number in entry.torch_ids}
-    oldest = max((entry.enter_age_s for entry in record.ring), default=float("inf"))
-    alone = set(record.torch_only)
-    for number, entry in entries.items():
-        age_s = ages.get(number)
-        if number in matched or (number not in alone and (age_s is None or age_s > oldest)):
-            continue  # in the ring's line, or older than the ring
-        yield _torch_call(entry, age_s)
+    for number in record.torch_only:
+        if (entry := entries.get(number)) is not None:
+            yield _torch_call(entry, ages.get(number))
 
 
 def _torch_call(entry: TorchEntry, age_s: float | None) -> _Row:
