@@ -141,10 +141,6 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "~"
 
 
-def _end(text: str, width: int) -> str:
-    return text if len(text) <= width else "~" + text[-(width - 1) :]
-
-
 def _duration(seconds: float) -> str:
     if seconds < 1e-3:
         return f"{seconds * 1e6:.0f} us"
@@ -308,6 +304,8 @@ def _ring_call(entry: RingEntry) -> _Row:
     """`open`: asynchronous, and not waited for yet."""
     took_s = None if entry.exit_age_s is None else entry.enter_age_s - entry.exit_age_s
     ended = "failed" if entry.error is not None else None if took_s is None else "done"
+    site = entry.site or ""
+    site = site if len(site) <= _SITE else f"~{site[1 - _SITE :]}"
     return {
         "age_s": entry.enter_age_s,
         "group": entry.group if entry.quorum is None else f"{entry.group} q{entry.quorum}",
@@ -320,7 +318,7 @@ def _ring_call(entry: RingEntry) -> _Row:
         "state": ended or ("open" if entry.is_async else "inside"),
         "took_s": took_s,
         "from": "both" if entry.torch_ids else "ring",
-        "call site": " ".join(filter(None, (_end(entry.site or "", _SITE), entry.error))),
+        "call site": " ".join(filter(None, (site, entry.error))),
     }
 
 
