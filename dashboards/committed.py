@@ -17,7 +17,7 @@ class CommittedError(Exception):
     """A file is not a dashboard; the message is one line."""
 
 
-def read(folder: Path = GRAFANA) -> list[dict[str, Any]]:
+def read_boards(folder: Path = GRAFANA) -> list[dict[str, Any]]:
     """The rendered dashboards in a folder, by name.
 
     Raises:

@@ -196,7 +196,7 @@ def tile(
     return panel if decimals is None else panel.decimals(decimals)
 
 
-def lines(
+def curves(
     title: str,
     *queries: Query,
     says: str,

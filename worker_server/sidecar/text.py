@@ -17,7 +17,7 @@ from lightkeeper.worker_server.sidecar.recorders import (
     WORLD,
     TorchEntry,
     by_record_id,
-    read_entries,
+    torch_entries,
 )
 from lightkeeper.worker_server.wire import (
     Connection,
@@ -63,7 +63,7 @@ _STATE: Final[Mapping[str, str]] = {
 
 
 @singledispatch
-def render_text(answer: object, rows: int) -> str:
+def answer_text(answer: object, rows: int) -> str:
     """The answer of an endpoint as text.
 
     Args:
@@ -152,7 +152,7 @@ def _duration(seconds: float) -> str:
 # -- state, steps, last words, host -------------------------------------------------
 
 
-@render_text.register
+@answer_text.register
 def _(answer: StateReport, rows: int) -> str:
     lines = [_who(answer.identity, _life(answer.process))]
     for part, names in _STATE.items():
@@ -185,7 +185,7 @@ def _life(process: Process) -> str:
     return f"dead{for_s}" + (f": {how}" if how else "")
 
 
-@render_text.register
+@answer_text.register
 def _(answer: StepLog, rows: int) -> str:
     table = [
         {
@@ -199,7 +199,7 @@ def _(answer: StepLog, rows: int) -> str:
     return _text(who, *_table(table, rows, "no step is over yet"))
 
 
-@render_text.register
+@answer_text.register
 def _(answer: NetworkReport, rows: int) -> str:
     alive = "alive" if answer.alive else f"dead; looked at {_duration(answer.age_s)} ago"
     connections = [_fields(row, _CONNECTION) for row in answer.connections]
@@ -214,7 +214,7 @@ def _(answer: NetworkReport, rows: int) -> str:
     )
 
 
-@render_text.register
+@answer_text.register
 def _(answer: MachineReport, rows: int) -> str:
     said = [_fields(row, _TESTIMONY) for row in answer.testimonies]
     states = [{"witness": name, "cannot read": why} for name, why in answer.witnesses.items()]
@@ -227,7 +227,7 @@ def _(answer: MachineReport, rows: int) -> str:
     )
 
 
-@render_text.register
+@answer_text.register
 def _(answer: LastWords, rows: int) -> str:
     lines = [_who(answer.identity, _life(answer.process)), answer.ended]
     for name in ("exception", "crash", "error_file", "stderr"):
@@ -245,7 +245,7 @@ def _(answer: LastWords, rows: int) -> str:
     return _text(*lines)
 
 
-@render_text.register
+@answer_text.register
 def _(answer: HostReport, rows: int) -> str:
     table = [_of_host(entry) for entry in answer.entries]
     return _text(f"host {answer.host}", *_table(table, rows, "no rank"))
@@ -265,7 +265,7 @@ def _of_host(entry: HostEntry) -> _Row:
 # -- flight record ---------------------------------------------------------------------------------
 
 
-@render_text.register
+@answer_text.register
 def _(record: FlightRecord, rows: int) -> str:
     """Rank, what is unfinished, then the collectives."""
     calls = [_ring_call(entry) for entry in record.ring]
@@ -344,7 +344,7 @@ def _torch_ages(record: FlightRecord, entries: dict[int, TorchEntry]) -> Mapping
 
 
 def _torch_calls(record: FlightRecord) -> Iterator[_Row]:
-    entries = dict(by_record_id(read_entries(record.torch)))
+    entries = dict(by_record_id(torch_entries(record.torch)))
     ages = _torch_ages(record, entries)
     for number in record.torch_only:
         if (entry := entries.get(number)) is not None:
