@@ -81,7 +81,7 @@ def _url(text: str) -> str:
 
 
 def _list(_args: argparse.Namespace) -> int:
-    for board in committed.read():
+    for board in committed.read_boards():
         panels = len(list(committed.panels_of(board)))
         print(f"{board['uid']}  {board['title']}  ({panels} panels)\n    {board['description']}")
     return 0
@@ -91,7 +91,7 @@ def _export(args: argparse.Namespace) -> int:
     """Write dashboards, provisioning files and Prometheus's rules; replaces existing files."""
     folder = args.folder / "dashboards"
     folder.mkdir(parents=True, exist_ok=True)
-    for board in committed.read():
+    for board in committed.read_boards():
         path = folder / f"{board['uid']}.json"
         fitted = committed.fitted(board, args.monitor_url, args.runbooks_url)
         path.write_text(json.dumps(fitted, indent=2, sort_keys=True) + "\n")
@@ -117,7 +117,8 @@ def _push(args: argparse.Namespace) -> int:
         print(f"error: {error}: pip install 'lightkeeper[grafana]'", file=sys.stderr)
         return 1
     boards = [
-        committed.fitted(board, args.monitor_url, args.runbooks_url) for board in committed.read()
+        committed.fitted(board, args.monitor_url, args.runbooks_url)
+        for board in committed.read_boards()
     ]
     refused = False
     try:

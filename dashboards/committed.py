@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ class CommittedError(Exception):
     """A file is not a dashboard; the message is one line."""
 
 
-def read(folder: Path = GRAFANA) -> list[dict[str, Any]]:
+def read_boards(folder: Path = GRAFANA) -> list[dict[str, Any]]:
     """The rendered dashboards in a folder, by name.
 
     Raises:
@@ -68,11 +67,6 @@ def rule_files(
     page = runbooks_url or f"{(monitor_url or MONITOR_URL).rstrip('/')}/runbooks"
     for path in sorted((GRAFANA.parent / "prometheus").glob("*.yml")):
         yield path.name, path.read_text().replace(f"{MONITOR_URL}/runbooks#", f"{page}#")
-
-
-def board_digest(board: Mapping[str, Any]) -> str:
-    """Twelve characters that identify its content."""
-    return hashlib.sha256(json.dumps(board, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def printable(text: str) -> str:

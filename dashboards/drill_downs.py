@@ -11,9 +11,9 @@ from lightkeeper.dashboards.panels import (
     ColumnStyle,
     PanelShape,
     Query,
+    curves,
     group_links,
     heat,
-    lines,
     rank_links,
     ranking,
     rows,
@@ -36,12 +36,12 @@ from lightkeeper.dashboards.selectors import (
     UP,
     YELLOW,
     ZERO,
+    chosen_ranks,
     grown,
     on_host,
     or_none,
-    shown,
     told_alone,
-    worst,
+    worst_only,
 )
 
 # -- incidents: what went wrong, what was done about it, how fast, and what it cost -------------
@@ -49,7 +49,7 @@ from lightkeeper.dashboards.selectors import (
 _SEEN: Final = "lightkeeper_incident_first_seen_timestamp_seconds"
 
 
-def incidents() -> Board:
+def incidents_board() -> Board:
     return Board(
         uid="lightkeeper-incidents",
         title="Lightkeeper: incidents",
@@ -146,7 +146,7 @@ def _done() -> list[Any]:
             "up; open its incident and end its processes yourself. The same kind again and again: "
             "look for one host behind it, and quarantine that.",
         ),
-        lines(
+        curves(
             "Held back, by guard",
             Query(or_none(holding, "guard", acts=True), "{{guard}}"),
             bars=True,
@@ -155,7 +155,7 @@ def _done() -> list[Any]:
             "page says why, and has the button. A guard that always holds is set too tight, or "
             "right to hold: docs/eviction.md explains each.",
         ),
-        lines(
+        curves(
             "Quarantine",
             *[
                 Query(f"max(lightkeeper_{name}{{{MONITOR}}})", legend)
@@ -212,10 +212,10 @@ _GROUP_LEGEND: Final = "{{replica_group}}"
 
 def _of_worst(expr: str) -> str:
     """One series for each of the `$topn` groups in the worst state."""
-    return worst(expr, "instance, replica_group", _STATE)
+    return worst_only(expr, "instance, replica_group", _STATE)
 
 
-def groups() -> Board:
+def groups_board() -> Board:
     return Board(
         uid="lightkeeper-groups",
         title="Lightkeeper: replica groups",
@@ -295,7 +295,7 @@ def _pace() -> list[Any]:
     parts = {"load": "checkpoint_load", "apply": "checkpoint_apply",
              "staging": "checkpoint_staging", "reconfigure": "reconfigure"}  # fmt: skip
     return [
-        lines(
+        curves(
             "Steps a second, by group",
             Query(_of_worst(commits), _GROUP_LEGEND),
             unit="suffix: steps/s",
@@ -304,7 +304,7 @@ def _pace() -> list[Any]:
             says="Committed steps a second. Groups of one quorum go together; a line that parts "
             "from the others is a group that left or heals. All fall: see Stragglers.",
         ),
-        lines(
+        curves(
             "Attempts that did not commit",
             Query(_of_worst(failed), _GROUP_LEGEND),
             unit="suffix: steps/s",
@@ -314,7 +314,7 @@ def _pace() -> list[Any]:
             says="Attempts a second that ended without a commit. A single group: it is sick. "
             "All at once: a quorum changed while they stepped.",
         ),
-        lines(
+        curves(
             "Longest part of a recovery",
             *[
                 Query(f"max(lightkeeper_group_last_{name}_seconds{{{GROUP}}})", part)
@@ -338,7 +338,7 @@ _WAIT: Final = f"lightkeeper_rank_wait_seconds{{{GROUP}}}"
 _RATIO: Final = f'{_BUSY} / on (instance) group_left () {_FLEET}{{{MONITOR}, stat="median"}}'
 
 
-def stragglers() -> Board:
+def stragglers_board() -> Board:
     return Board(
         uid="lightkeeper-stragglers",
         title="Lightkeeper: stragglers",
@@ -354,7 +354,7 @@ def _ranks() -> list[Any]:
     return [
         heat(
             "Own work of the slowest ranks, against the median",
-            Query(worst(_RATIO, _BY_RANK, _BUSY), "{{replica_group}}.{{rank}}"),
+            Query(worst_only(_RATIO, _BY_RANK, _BUSY), "{{replica_group}}.{{rank}}"),
             unit="suffix:x the median",
             value="times the median",
             bounds=(0.8, 2.0),
@@ -391,7 +391,7 @@ def _ranks() -> list[Any]:
             says="Ranks by their own work a step. Works long and waits little: the straggler. "
             "Click its number for stacks; its host is on its page.",
         ),
-        lines(
+        curves(
             "Own work in a step",
             *[
                 Query(f'max({_FLEET}{{{MONITOR}, stat="{stat}"}})', name)
@@ -418,7 +418,7 @@ _WHO: Final = (
 )
 
 
-def rank() -> Board:
+def rank_board() -> Board:
     return Board(
         uid="lightkeeper-rank",
         title="Lightkeeper: rank",
@@ -444,10 +444,10 @@ def _who() -> list[Any]:
         rows(
             "Ranks",
             [
-                shown(info, keep="host, pid"),
-                shown(_own("alive")),
-                shown(_own("step")),
-                f"time() - ({shown(_own('last_commit_timestamp_seconds'))})",
+                chosen_ranks(info, keep="host, pid"),
+                chosen_ranks(_own("alive")),
+                chosen_ranks(_own("step")),
+                f"time() - ({chosen_ranks(_own('last_commit_timestamp_seconds'))})",
             ],
             [
                 *_WHO,
@@ -508,7 +508,7 @@ def _step() -> list[Any]:
     phase = f"rate({_own('phase_seconds_total')}[$__rate_interval])"
     grew = f"increase({_own('step_seconds_bucket')}[$__rate_interval])"
     return [
-        lines(
+        curves(
             "Phases",
             Query(f"avg by (phase) ({on_host(phase)})", "{{phase}}"),
             stacked=True,
@@ -527,9 +527,9 @@ def _step() -> list[Any]:
             says="How many attempts took how long, of the chosen ranks. A second band above the "
             "first: pauses, as for checkpoints or data; see which phase grows with it.",
         ),
-        lines(
+        curves(
             "Loss",
-            Query(shown(_own("loss")), _RANK_LEGEND),
+            Query(chosen_ranks(_own("loss")), _RANK_LEGEND),
             floor=None,
             empty="not told",
             links=_RANK_LINKS,
@@ -538,7 +538,7 @@ def _step() -> list[Any]:
         ),
         states(
             "Loss and gradient finite",
-            Query(shown(_own("finite")), _RANK_LEGEND),
+            Query(chosen_ranks(_own("finite")), _RANK_LEGEND),
             values={"0": ("✕ not finite", RED), "1": ("● finite", GREEN)},
             empty="not told",
             links=_RANK_LINKS,
@@ -551,7 +551,7 @@ def _step() -> list[Any]:
 # -- keeper: is the monitor itself well, and does anybody receive its notifications? ------------
 
 
-def keeper() -> Board:
+def keeper_board() -> Board:
     return Board(
         uid="lightkeeper-keeper",
         title="Lightkeeper: keeper",
@@ -604,7 +604,7 @@ def _works() -> list[Any]:
         )
     )
     return [
-        lines(
+        curves(
             "Ticks of the monitor",
             Query(slow, "95 % take"),
             Query(f"max(lightkeeper_tick_lateness_seconds{{{MONITOR}}})", "begin late by"),
@@ -613,7 +613,7 @@ def _works() -> list[Any]:
             says="How long a tick takes and how late it begins. A late monitor doubts itself and "
             "evicts nobody: give it CPU, poll through /v1/host, or take a longer --tick.",
         ),
-        lines(
+        curves(
             "Queues",
             Query(
                 or_none(f"sum by (queue) (lightkeeper_queue_length{{{MONITOR}}})", "queue"),
@@ -622,7 +622,7 @@ def _works() -> list[Any]:
             says="What waits to be done, by queue. One that grows and does not shrink: what it "
             "waits for (disk, scheduler, receiver of messages) is stuck.",
         ),
-        lines(
+        curves(
             "Polls that failed",
             Query(or_none(polls, "reason"), "{{reason}}"),
             bars=True,
@@ -630,7 +630,7 @@ def _works() -> list[Any]:
             says="Polls of ranks without a usable answer, by reason. All at once: the network. "
             "A few that stay: those ranks' WorkerServers; see 'Ranks by health' on Fleet.",
         ),
-        lines(
+        curves(
             "Failures of its own",
             Query(f"({store}) or {ZERO}", "store"),
             Query(or_none(detectors, "detector"), "detector {{detector}}"),
@@ -641,7 +641,7 @@ def _works() -> list[Any]:
             "unknown meanwhile) and of other parts. Any bar: read the monitor's log and report the "
             "traceback; for the store, look at its disk.",
         ),
-        lines(
+        curves(
             "Messages to people",
             Query(or_none(messages, "sink"), "{{sink}} {{outcome}}"),
             bars=True,

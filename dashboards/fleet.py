@@ -9,7 +9,7 @@ from lightkeeper.dashboards.panels import (
     Board,
     ColumnStyle,
     Query,
-    lines,
+    curves,
     more,
     rank_links,
     rows,
@@ -45,7 +45,7 @@ _GOODPUT: Final = f"{_GOOD} / (({_RANKS} > {_GOOD} + {_LOST}) or ({_GOOD} + {_LO
 """Over all existing ranks: a lost second appears with its cause, up to a minute later."""
 
 
-def fleet() -> Board:
+def fleet_board() -> Board:
     return Board(
         uid="lightkeeper-fleet",
         title="Lightkeeper: fleet",
@@ -156,7 +156,7 @@ def _bad() -> list[Any]:
 
 def _time() -> list[Any]:
     return [
-        lines(
+        curves(
             "Where ranks' time goes",
             Query(_GOOD, "training"),
             Query(or_none(f"sum by (cause) ({_BAD})", "cause"), "{{cause}}"),
@@ -175,7 +175,7 @@ def _time() -> list[Any]:
             says="How many ranks train, and what keeps the others from it; a cause is known within "
             "a minute. A band that stays is worth a repair: open Incidents for that kind.",
         ),
-        lines(
+        curves(
             "Ranks by health",
             Query(f"sum by (health) (lightkeeper_ranks{{{MONITOR}}})", "{{health}}"),
             stacked=True,

@@ -196,7 +196,7 @@ def tile(
     return panel if decimals is None else panel.decimals(decimals)
 
 
-def lines(
+def curves(
     title: str,
     *queries: Query,
     says: str,
@@ -494,23 +494,15 @@ def _links(board: dashboard.Dashboard) -> dashboard.Dashboard:
         .include_vars(True)
         .as_dropdown(False)
     )
-    monitor = (
-        dashboard.DashboardLink("Monitor's page")
-        .type(model.DashboardLinkType.LINK)
-        .url("${monitor_url}")
-        .icon("external link")
-        .tooltip("The monitor's own page: the fleet now, incidents, buttons")
-        .target_blank(True)
-    )
-    runbooks = (
-        dashboard.DashboardLink("Runbooks")
-        .type(model.DashboardLinkType.LINK)
-        .url(RUNBOOKS)
-        .icon("doc")
-        .tooltip("What to do about each alert")
-        .target_blank(True)
-    )
-    return board.link(others).link(monitor).link(runbooks)
+    board = board.link(others)
+    about = "The monitor's own page: the fleet now, incidents, buttons"
+    for title, url, icon, tooltip in (
+        ("Monitor's page", "${monitor_url}", "external link", about),
+        ("Runbooks", RUNBOOKS, "doc", "What to do about each alert"),
+    ):
+        link = dashboard.DashboardLink(title).type(model.DashboardLinkType.LINK)
+        board = board.link(link.url(url).icon(icon).tooltip(tooltip).target_blank(True))
+    return board
 
 
 def _annotations(board: dashboard.Dashboard) -> dashboard.Dashboard:

@@ -14,6 +14,8 @@ by numeric ids are off since Grafana 13.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -24,8 +26,6 @@ from grafana_api.grafana_api import GrafanaClientError, GrafanaException
 from grafana_api.grafana_face import GrafanaFace
 from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
-
-from lightkeeper.dashboards.committed import board_digest
 
 _TIMEOUT_S: Final = 10.0
 _TRIES: Final = 3
@@ -197,7 +197,8 @@ def push_boards(
 
 
 def _push(grafana: Grafana, board: dict[str, Any], folder: str, *, dry_run: bool) -> Pushed:
-    uid, message = board["uid"], f"pushed by lightkeeper ({board_digest(board)})"
+    digest = hashlib.sha256(json.dumps(board, sort_keys=True).encode()).hexdigest()[:12]
+    uid, message = board["uid"], f"pushed by lightkeeper ({digest})"
     said = Pushed(uid, board["title"], "create")
     answer = grafana.dashboard(uid) or {"dashboard": {}}
     if theirs := answer["dashboard"]:

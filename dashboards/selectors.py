@@ -39,7 +39,7 @@ NO_LIGHTHOUSE: Final = "no Lighthouse"
 """What panels say of that, neither a number nor a colour that alarms."""
 
 
-def worst(expr: str, on: str, by: str) -> str:
+def worst_only(expr: str, on: str, by: str) -> str:
     """`expr` of the `$topn` for which `by`, a plain selector, was largest within the shown time.
 
     Chosen once for the whole range (`@ end()`): a bare `topk` chooses again at each step and draws
@@ -53,7 +53,7 @@ def on_host(expr: str) -> str:
     return f'({expr}) and {_BY_OWN} lightkeeper_rank_info{{{RANK}, host=~"$host"}}'
 
 
-def shown(expr: str, keep: str = "") -> str:
+def chosen_ranks(expr: str, keep: str = "") -> str:
     """One series for each chosen rank, at most `$topn` ranks, including those that are gone.
 
     It joins all successive processes of a rank: each has its own port, and thus other labels.

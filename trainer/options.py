@@ -169,7 +169,7 @@ class TrainOptions:
     )
 
 
-def parse(arguments: Sequence[str] | None = None) -> TrainOptions:
+def rank_options(arguments: Sequence[str] | None = None) -> TrainOptions:
     """Checked options; wrong ones end the process with status 2 and one line, like argparse."""
     top = parser_of(TrainOptions, "lightkeeper.trainer.train", _DESCRIPTION, _EPILOG)
     opt = TrainOptions(**vars(top.parse_args(arguments)))

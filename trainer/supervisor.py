@@ -356,7 +356,7 @@ def supervisor_options(arguments: Sequence[str] | None = None) -> SupervisorOpti
         top.error("--hosts names no host")
     if "TORCHFT_LIGHTHOUSE" not in os.environ:
         top.error("TORCHFT_LIGHTHOUSE=http://host:port is not set")
-    trainer_options.parse(opt.arguments)
+    trainer_options.rank_options(opt.arguments)
     return opt
 
 

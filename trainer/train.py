@@ -389,7 +389,7 @@ def whole_checkpoints(directory: Path, group: str) -> list[Path]:
 
 @record  # torchrun finds the traceback of the rank that failed first in its error file
 def main() -> None:
-    opt = options.parse()
+    opt = options.rank_options()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # end at once, even from inside a C call
     # TorchFT warns at every quorum that it cannot reset NCCL's flight recorder: there is none.
     noise = "Unable to reset NCCL flight recorder"

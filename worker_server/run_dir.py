@@ -18,7 +18,6 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, TypeVar
@@ -45,11 +44,27 @@ class RunDirError(OSError):
     """The run directory cannot be used safely."""
 
 
-@dataclass(frozen=True, slots=True)
 class RankFiles:
     """Paths of one incarnation of one rank."""
 
-    page: Path
+    def __init__(self, page: Path) -> None:
+        self.page = page
+        self.socket = page.with_suffix(".sock")
+        """Unix socket of torch's control plane."""
+        self.endpoint = page.with_suffix(".json")
+        """In which the sidecar publishes its address."""
+        self.log = page.with_suffix(".log")
+        """The sidecar's log."""
+        self.seen = page.with_suffix(".seen")
+        """What only its sidecar knows of the rank, for its neighbours' `/v1/host`."""
+        self.crash = page.with_suffix(".crash")
+        """Python stacks at a fatal signal; empty until then."""
+        self.sockets = page.with_suffix(".sockets")
+        """What the rank opened its sockets for, by inode."""
+        self.order = page.with_suffix(".order")
+        """What the sidecar asks of the rank: to end the exchange of a quorum, say."""
+        self.answer = page.with_suffix(".answer")
+        """What the rank did about it."""
 
     @classmethod
     def of(cls, run_dir: Path, rank: str, incarnation: str) -> RankFiles:
@@ -58,49 +73,9 @@ class RankFiles:
         return cls(run_dir / f"{name}-{incarnation}.page")
 
     @property
-    def socket(self) -> Path:
-        """Unix socket of torch's control plane."""
-        return self.page.with_suffix(".sock")
-
-    @property
     def socket_fits(self) -> bool:
         """True if the kernel accepts a socket path of this length."""
         return len(os.fsencode(self.socket)) <= _SOCKET_PATH_BYTES
-
-    @property
-    def endpoint(self) -> Path:
-        """In which the sidecar publishes its address."""
-        return self.page.with_suffix(".json")
-
-    @property
-    def log(self) -> Path:
-        """The sidecar's log."""
-        return self.page.with_suffix(".log")
-
-    @property
-    def seen(self) -> Path:
-        """What only its sidecar knows of the rank, for its neighbours' `/v1/host`."""
-        return self.page.with_suffix(".seen")
-
-    @property
-    def crash(self) -> Path:
-        """Python stacks at a fatal signal; empty until then."""
-        return self.page.with_suffix(".crash")
-
-    @property
-    def sockets(self) -> Path:
-        """What the rank opened its sockets for, by inode."""
-        return self.page.with_suffix(".sockets")
-
-    @property
-    def order(self) -> Path:
-        """What the sidecar asks of the rank: to end the exchange of a quorum, say."""
-        return self.page.with_suffix(".order")
-
-    @property
-    def answer(self) -> Path:
-        """What the rank did about it."""
-        return self.page.with_suffix(".answer")
 
     def write_endpoint(self, content: dict[str, Any]) -> None:
         """Publish the endpoint file, atomically."""

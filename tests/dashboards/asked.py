@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from lightkeeper.dashboards.committed import panels_of, read
+from lightkeeper.dashboards.committed import panels_of, read_boards
 from lightkeeper.dashboards.selectors import NO_DATA
 
 # -- checked on a Prometheus ----------------------------------------------------------------------
@@ -161,7 +161,7 @@ def ask(prom: Prometheus, query: BoardQuery, *, span_s: int, scrape_s: int) -> P
 
 
 def ask_all(prom: Prometheus, *, span_s: int, scrape_s: int) -> list[PanelAnswer]:
-    every = [query for board in read() for query in queries(board)]
+    every = [query for board in read_boards() for query in queries(board)]
     return [ask(prom, query, span_s=span_s, scrape_s=scrape_s) for query in every]
 
 

@@ -16,12 +16,12 @@ def render(*, write: bool) -> list[Path]:
     """Files that differ from the Python; `write`: update them."""
     differing = []
     for board in (
-        fleet.fleet(),
-        drill_downs.groups(),
-        drill_downs.rank(),
-        drill_downs.stragglers(),
-        drill_downs.incidents(),
-        drill_downs.keeper(),
+        fleet.fleet_board(),
+        drill_downs.groups_board(),
+        drill_downs.rank_board(),
+        drill_downs.stragglers_board(),
+        drill_downs.incidents_board(),
+        drill_downs.keeper_board(),
     ):
         path = GRAFANA / f"{board.uid.removeprefix('lightkeeper-')}.json"
         said = _finish(json.loads(JSONEncoder().encode(board.builder().build())))

@@ -17,7 +17,7 @@ from tests.ports import free_port
 from tests.prometheus.server import prometheus
 from tests.waiting import wait_for
 
-EVERY = [query for board in committed.read() for query in queries(board)]
+EVERY = [query for board in committed.read_boards() for query in queries(board)]
 
 
 class FakeHttp(FakeServer):

@@ -46,7 +46,7 @@ def test_the_monitors_address_is_put_in_and_compared_with(grafana, token_file, c
 
 
 def test_a_dry_run_looks_and_changes_nothing(grafana, token_file, capsys):
-    grafana.add_board({**committed.read()[0], "refresh": "1d"}, "")
+    grafana.add_board({**committed.read_boards()[0], "refresh": "1d"}, "")
 
     assert command(grafana, token_file, "--dry-run") == 0
 
@@ -57,7 +57,7 @@ def test_a_dry_run_looks_and_changes_nothing(grafana, token_file, capsys):
 
 
 def test_what_is_refused_goes_to_stderr_and_exit_one(grafana, token_file, capsys):
-    grafana.add_board({**committed.read()[0], "refresh": "1d"}, "", provisioned="f.json")
+    grafana.add_board({**committed.read_boards()[0], "refresh": "1d"}, "", provisioned="f.json")
 
     assert command(grafana, token_file) == 1
 

@@ -120,7 +120,7 @@ def test_checkpoints_alone_make_the_shown_trainer_keep_and_find_them(tmp_path):
     for pod in groups(render(new_overlay(tmp_path, "kept", 2, 1, values))):
         command = container_of(pod)["command"]
         words = command[command.index("lightkeeper.trainer.train") + 1 :]
-        options = trainer_options.parse(words)
+        options = trainer_options.rank_options(words)
         assert (options.checkpoint_dir, options.resume) == (Path("/checkpoints"), True)
 
 
@@ -471,7 +471,7 @@ def test_torchrun_and_the_trainer_understand_theirs(fleet):
     assert words[:2] == ["sh", "/launch/group.sh"]
     at = words.index("-m")
     assert words[at + 1] == "lightkeeper.trainer.train"
-    trainer_options.parse(words[at + 2 :])
+    trainer_options.rank_options(words[at + 2 :])
     code = (
         "import sys; from torch.distributed.run import get_args_parser as p;"
         "a = p().parse_args(sys.argv[1:]); print(a.master_addr, a.max_restarts, a.training_script)"

@@ -29,7 +29,7 @@ from lightkeeper.worker_server.plain_text import escaped_body
 from lightkeeper.worker_server.rank import admission
 from lightkeeper.worker_server.sidecar.app import ENDPOINTS
 from lightkeeper.worker_server.sidecar.stacks import Stacks
-from lightkeeper.worker_server.sidecar.text import render_text
+from lightkeeper.worker_server.sidecar.text import answer_text
 from tests.corpus.cases import Case
 from tests.http_server import FakeServer, Handler
 from tests.monitor.api import TOKEN, app_client, app_context
@@ -155,7 +155,7 @@ def test_no_answer_of_a_workerserver_moves_a_terminal(endpoint) -> None:
 def test_no_name_makes_a_row_of_its_own(name: str) -> None:
     def lines(answer: Any) -> int:
         """But for those of a long value, which are indented."""
-        return sum(not line.startswith("  ") for line in render_text(answer, 0).splitlines())
+        return sum(not line.startswith("  ") for line in answer_text(answer, 0).splitlines())
 
     answer = host_report() if name == "host" else getattr(FakeBox(), name)()
     assert lines(evil(answer)) == lines(answer) > 1

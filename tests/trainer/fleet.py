@@ -47,7 +47,7 @@ def rank_process(start, group, group_rank, world_size, port, arguments, calls_fi
 
     train.WorkStretcher = Held
     reporter = FakeReporter()
-    train.train(options.parse(arguments), reporter)
+    train.train(options.rank_options(arguments), reporter)
     whole = calls_file.with_suffix(".part")
     whole.write_text(json.dumps(reporter.told))
     whole.replace(calls_file)

@@ -9,7 +9,7 @@ TEXT = bytes(range(256)) * 40
 
 
 def batches(*arguments, text=TEXT, group=1, reader=0):
-    opt = options.parse(["--batch", "4", "--context", "16", *arguments])
+    opt = options.rank_options(["--batch", "4", "--context", "16", *arguments])
     return model.Batches(text, opt, group, reader)
 
 

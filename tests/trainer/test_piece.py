@@ -9,7 +9,7 @@ from lightkeeper.trainer.model import Piece
 
 pytestmark = pytest.mark.integration  # torch
 
-SMALL = options.parse(["--layers", "1", "--width", "16", "--heads", "2", "--context", "8"])
+SMALL = options.rank_options(["--layers", "1", "--width", "16", "--heads", "2", "--context", "8"])
 
 
 def trained():

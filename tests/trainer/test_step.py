@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration  # torch
 
 def alone(*arguments):
     """A rank with a small model, and nobody beside it."""
-    opt = options.parse(["--context", "8", "--batch", "2", *arguments])
+    opt = options.rank_options(["--context", "8", "--batch", "2", *arguments])
     network, optimizer, piece = trained()
     piece.gradient.zero_()
     return SimpleNamespace(

@@ -64,7 +64,9 @@ def sockets():
 def quorum(monkeypatch, tmp_path):
     """Which groups are configured for which quorum."""
     groups = {}
-    monkeypatch.setattr(exchange, "groups_of", lambda n: groups.get(n, []))
+    monkeypatch.setattr(
+        exchange, "groups_now", lambda: [(pg, n) for n in groups for pg in groups[n]]
+    )
     exchange.install(RankFiles(tmp_path / "a.page"))
     yield groups
     exchange.install(RankFiles(tmp_path / "gone.page"))

@@ -60,7 +60,7 @@ def log():
 @pytest.fixture
 def groups(monkeypatch, log):
     kept = []
-    monkeypatch.setattr(gentle_end, "device_groups", lambda: tuple(kept))
+    monkeypatch.setattr(gentle_end, "groups_now", lambda: [(pg, 7) for pg in kept])
     return kept
 
 

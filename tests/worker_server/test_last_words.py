@@ -35,7 +35,7 @@ from lightkeeper.worker_server.sidecar.process import (
 )
 from lightkeeper.worker_server.sidecar.recorders import ControlPlane
 from lightkeeper.worker_server.sidecar.stacks import Stacks
-from lightkeeper.worker_server.sidecar.text import render_text
+from lightkeeper.worker_server.sidecar.text import answer_text
 from tests.worker_server.doubles import Bench
 from tests.worker_server.pages import identity
 from tests.worker_server.ranks import run_each
@@ -398,7 +398,7 @@ def test_an_ending_says_whether_its_exception_is_of_its_peers(
     assert left.ending(process).of_peers is of_peers
     words = left.remains.words(process)
     assert words.ended == sentence
-    assert sentence in render_text(words, 5)
+    assert sentence in answer_text(words, 5)
 
 
 @pytest.mark.parametrize(

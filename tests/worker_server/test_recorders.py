@@ -21,7 +21,7 @@ from lightkeeper.worker_server.run_dir import RankFiles
 from lightkeeper.worker_server.sidecar.black_box import BlackBox
 from lightkeeper.worker_server.sidecar.queries import SilentError
 from lightkeeper.worker_server.sidecar.recorders import ControlPlane, Recorders
-from lightkeeper.worker_server.sidecar.text import render_text
+from lightkeeper.worker_server.sidecar.text import answer_text
 from tests.waiting import wait_for
 from tests.worker_server.doubles import FakeProcess, FakeStacks
 
@@ -216,7 +216,7 @@ def test_the_answer_has_each_recorders_entries_and_says_whose_an_entrys_are(page
     (entry,) = record.ring
     assert (entry.recorder, entry.torch_ids) == ("fr_trace_json?backend=nccl", (0,))
     assert record.recorders["fr_trace_json?backend=nccl"].only == (1,)
-    text = render_text(record, 20)
+    text = answer_text(record, 20)
     assert "fr_trace_json?backend=nccl: taken" in text
     assert text.count("all_gather") == 2  # its line, and the one that says what is unfinished
     active = box.flight_record(only_active=True).recorders["fr_trace_json?backend=nccl"]

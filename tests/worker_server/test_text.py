@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lightkeeper.worker_server import wire
-from lightkeeper.worker_server.sidecar.text import render_text
+from lightkeeper.worker_server.sidecar.text import answer_text
 from tests.changed import replace
 from tests.worker_server.boxes import PROCESS, FakeBox, host_report
 from tests.worker_server.pages import identity
@@ -52,21 +52,21 @@ RuntimeError: peer is gone
 
 def test_a_record_reads_from_what_is_unfinished_to_the_oldest():
     torch = {"entries": [row(0, 1_000), row(1, 10**9 + 1_000), "odd", {"record_id": "x"}]}
-    text = render_text(
+    text = answer_text(
         record(CALLS, alive=False, dropped=6, torch=torch, torch_age_s=2.0, torch_only=(1,)), 20
     )
     assert text == WHOLE
 
 
 def test_what_torch_alone_knows_to_be_open_is_told_as_unfinished():
-    text = render_text(record(torch={"entries": [row(4, 5, retired=False)]}, torch_age_s=1.5,
+    text = answer_text(record(torch={"entries": [row(4, 5, retired=False)]}, torch_age_s=1.5,
                          torch_only=(4,)), 20)  # fmt: skip
     assert text.splitlines()[2] == "unfinished: all_reduce 5 of default, open for 1.5 s"
 
 
 def test_without_a_call_that_both_know_the_age_of_torchs_youngest_entry_dates_the_others():
     torch = {"entries": [row(3, 10**9), row(4, 3 * 10**9, retired=False)]}
-    text = render_text(
+    text = answer_text(
         record(torch=torch, torch_age_s=0.1, torch_last_age_s=50.0, torch_only=(3, 4)), 20
     )
     assert text.splitlines()[2].endswith("open for 50.0 s")
@@ -74,7 +74,7 @@ def test_without_a_call_that_both_know_the_age_of_torchs_youngest_entry_dates_th
 
 
 def test_an_empty_record_says_so_and_why_torch_is_silent():
-    assert render_text(
+    assert answer_text(
         record(torch_error="fr_trace_json: no answer within 2 s"), 20
     ).splitlines() == [
         "rank rg_1.0 of job job on h, pid 7, alive",
@@ -88,7 +88,7 @@ def test_long_names_keep_the_end_of_the_call_site_and_the_line_short():
     call = wire.RingEntry("a" * 60, 10**9, "all_gather_into_tensor_coalesced", ((10**9,) * 5,),
                           dtype="float8_e4m3fn", site="folder/" + "x" * 200 + ".py:77",
                           enter_age_s=1e5, exit_age_s=0)  # fmt: skip
-    line = render_text(record((call,)), 20).splitlines()[-1]
+    line = answer_text(record((call,)), 20).splitlines()[-1]
     assert line.endswith("x.py:77")
     assert len(line) <= 120 + 40
 
@@ -101,10 +101,10 @@ def test_a_record_shows_the_newest_and_says_how_many_are_left():
         wire.RingEntry("default", n, "all_reduce", enter_age_s=100.0 - n, exit_age_s=99.0 - n)
         for n in range(50)
     )
-    lines = render_text(record(ring), 20).splitlines()
+    lines = answer_text(record(ring), 20).splitlines()
     assert lines[-1] == "and 30 more: &rows=0"
     assert [line.split()[3] for line in lines[4:-1]] == [str(n) for n in range(49, 29, -1)]
-    assert len(render_text(record(ring), 0).splitlines()) == 50 + 4
+    assert len(answer_text(record(ring), 0).splitlines()) == 50 + 4
 
 
 STATE = """\
@@ -157,21 +157,21 @@ and 1 more: &rows=0
 
 
 def test_a_state_reads_from_who_it_is_to_what_it_uses():
-    assert render_text(FakeBox().state(), 20) == STATE
+    assert answer_text(FakeBox().state(), 20) == STATE
 
 
 def test_a_machine_reads_from_what_is_said_to_who_can_say_nothing():
-    assert render_text(FakeBox().report(), 20) == MACHINE
+    assert answer_text(FakeBox().report(), 20) == MACHINE
 
 
 def test_a_network_reads_from_what_is_odd_to_the_interfaces():
-    assert render_text(FakeBox().network_report(), 1) == NETWORK
+    assert answer_text(FakeBox().network_report(), 1) == NETWORK
 
 
 def test_of_many_transfers_the_unfinished_and_the_newest_are_shown():
     rows = (*(wire.TransferHead("default", peer, 0, 1, 1, 0, 9.0 - peer) for peer in range(9)),
             wire.TransferHead("default", 9, 0, 0, 1, 1, 100.0, 1))  # fmt: skip
-    lines = render_text(
+    lines = answer_text(
         replace(FakeBox().state(), transfers=rows, connections=(), machine=()), 8
     ).splitlines()
     assert [line.split()[1] for line in lines[-9:-1]] == list("98765432")
@@ -183,7 +183,7 @@ def test_a_transfer_that_is_open_is_told_with_its_peer():
         wire.RingEntry("default", 3, "irecv", root=2, tag=0, is_async=True, enter_age_s=4.0),
         wire.RingEntry("default", 5, "send", root=1, tag=0, enter_age_s=3.0, site="train.py:4"),
     )
-    assert render_text(record(calls), 20).splitlines()[2] == (
+    assert answer_text(record(calls), 20).splitlines()[2] == (
         "unfinished: send 5 of default, root 1, inside for 3.0 s at train.py:4; "
         "irecv 3 of default, root 2, open for 4.0 s"
     )
@@ -193,11 +193,11 @@ def test_a_rank_of_which_little_is_known_has_no_empty_facts():
     state = replace(FakeBox().state(), process=wire.Process(alive=True), step=None, forming=None,
                     heads=(), transfers=(), connections=(), machine=(),
                     unhooked=("Manager.start_quorum",))  # fmt: skip
-    assert render_text(state, 20) == (
+    assert answer_text(state, 20) == (
         "rank rg_1.0 of job job on node7, pid 77, alive\nunhooked     Manager.start_quorum\n"
     )
     state = replace(state, process=wire.Process(alive=True, threads=9), unhooked=())
-    assert render_text(state, 20).splitlines()[1] == "process      threads 9"
+    assert answer_text(state, 20).splitlines()[1] == "process      threads 9"
 
 
 def test_the_state_of_a_dead_rank_says_how_it_ended():
@@ -206,7 +206,7 @@ def test_the_state_of_a_dead_rank_says_how_it_ended():
         process=wire.Process(alive=False, dead_age_s=12.0, exit_signal="SIGKILL"),
         ending=wire.Ending("CUDA out of memory."),
     )
-    lines = render_text(state, 20).splitlines()
+    lines = answer_text(state, 20).splitlines()
     assert lines[0].endswith("pid 77, dead for 12.0 s: SIGKILL")
     assert lines[1] == "ending       CUDA out of memory."
     assert not any(line.startswith("process") for line in lines)
@@ -219,7 +219,7 @@ def test_steps_are_a_table_with_the_newest_first():
         )
         for n in range(4)
     )
-    text = render_text(wire.StepLog(identity(pid=7), True, rows), 3)
+    text = answer_text(wire.StepLog(identity(pid=7), True, rows), 3)
     assert (
         text
         == """\
@@ -231,7 +231,7 @@ attempt step committed end_age duration     data forward
 and 1 more: &rows=0
 """
     )
-    assert "no step is over yet" in render_text(wire.StepLog(identity(pid=7), True, ()), 3)
+    assert "no step is over yet" in answer_text(wire.StepLog(identity(pid=7), True, ()), 3)
 
 
 def test_last_words_end_with_the_end_of_stderr():
@@ -240,7 +240,7 @@ def test_last_words_end_with_the_end_of_stderr():
         exception=wire.Trace("Traceback:\nValueError: no", "the rank's own note"),
         stderr=wire.Trace("\n".join(f"line {n}" for n in range(30)), "launcher's file"),
     )  # fmt: skip
-    lines = render_text(words, 2).splitlines()
+    lines = answer_text(words, 2).splitlines()
     assert lines[:2] == [
         "rank rg_1.0 of job job on h, pid 7, dead: exit code 1",
         "It ended with ValueError.",
@@ -252,7 +252,7 @@ def test_last_words_end_with_the_end_of_stderr():
 
 
 def test_a_host_is_a_table_of_its_ranks():
-    lines = render_text(host_report(), 20).splitlines()
+    lines = answer_text(host_report(), 20).splitlines()
     assert lines[0] == "host node7"
     assert lines[1].split() == [
         "rank", "step", "phase", "phase_age", "last_commit_age", "process", "url",
@@ -264,4 +264,4 @@ def test_a_host_is_a_table_of_its_ranks():
 
 def test_what_cannot_be_written_as_text_is_a_mistake_of_ours():
     with pytest.raises(NotImplementedError):
-        render_text(object(), 20)
+        answer_text(object(), 20)

@@ -19,7 +19,7 @@ from lightkeeper.worker_server.sidecar.stacks import (
     StandstillWitness,
     doing_of,
 )
-from lightkeeper.worker_server.sidecar.text import render_text
+from lightkeeper.worker_server.sidecar.text import answer_text
 from lightkeeper.worker_server.wire import Doing
 from tests.changed import replace
 from tests.worker_server.doubles import Bench
@@ -319,7 +319,7 @@ def test_a_dead_rank_keeps_where_it_stood_and_what_it_waited_in(page, bench):
     state = bench.box.state()
     assert (str(state.witness.frame), state.witness.samples) == ("main (train.py:1)", 1)
     assert ([head.inside for head in state.heads], state.step.waits_in) == ([2], "commit")
-    assert "witness      main (train.py:1); doing " in render_text(state, 20)
+    assert "witness      main (train.py:1); doing " in answer_text(state, 20)
 
 
 def test_a_rank_that_moved_before_its_end_did_not_stand_there(page, bench):

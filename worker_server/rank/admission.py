@@ -268,27 +268,18 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add(
-        "--host",
-        metavar="NAME",
-        help="this host, as the WorkerServer reports it (default: LIGHTKEEPER_HOST, "
-        f"SLURMD_NODENAME, K8S_NODE_NAME, the host's name; here: {node_of(environ)})",
-    )
-    add("--group", metavar="NAME", help="the replica group (default: REPLICA_GROUP)")
-    add("--job", metavar="NAME", help="name of the job (default: LIGHTKEEPER_JOB)")
-    add("--run", metavar="NAME", help="of this start, equal on all its hosts (LIGHTKEEPER_RUN)")
-    add(
-        "--monitor",
-        metavar="URL[,URL]",
-        help="the monitors, in the order in which they are asked (default: LIGHTKEEPER_MONITOR, "
-        f"else {home.DEFAULT_MONITOR})",
-    )
-    add(
-        "--token-file",
-        metavar="FILE",
-        help="holds the monitor's token (default: LIGHTKEEPER_TOKEN_FILE, else this user's: "
-        f"{home.own_token_file(environ)})",
-    )
+    for flag, metavar, says in (
+        ("--host", "NAME", ("this host, as the WorkerServer reports it (default: LIGHTKEEPER_HOST, "
+         f"SLURMD_NODENAME, K8S_NODE_NAME, the host's name; here: {node_of(environ)})")),
+        ("--group", "NAME", "the replica group (default: REPLICA_GROUP)"),
+        ("--job", "NAME", "name of the job (default: LIGHTKEEPER_JOB)"),
+        ("--run", "NAME", "of this start, equal on all its hosts (LIGHTKEEPER_RUN)"),
+        ("--monitor", "URL[,URL]", ("the monitors, in the order in which they are asked (default: "
+         f"LIGHTKEEPER_MONITOR, else {home.DEFAULT_MONITOR})")),
+        ("--token-file", "FILE", ("holds the monitor's token (default: LIGHTKEEPER_TOKEN_FILE, "
+         f"else this user's: {home.own_token_file(environ)})")),
+    ):  # fmt: skip
+        add(flag, metavar=metavar, help=says)
     add(
         "--wait",
         action=argparse.BooleanOptionalAction,

@@ -273,7 +273,8 @@ class OpenCall:
         self._open = False
         try:
             page = self.recorder.page
-            text = 0 if error is None else page.intern(_in_one_line(error), is_error=True)
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            text = 0 if error is None else page.intern(said, is_error=True)
             page.leave(self._row, self._ticket, self._seq, text)
         except Exception as exc:  # noqa: BLE001
             self.recorder.disable(exc)
@@ -288,10 +289,6 @@ def watch(work: Any, entry: OpenCall) -> Any:
     except Exception as exc:  # noqa: BLE001  nothing may reach training
         entry.recorder.disable(exc)
         return work
-
-
-def _in_one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 class WatchedWork(dist.Work):

@@ -32,8 +32,8 @@ _NOTED_MOST: Final = 256
 Sockets = dict[int, int]
 """Inode -> file descriptor."""
 
-groups_of: Callable[[object], Collection[Any]] = lambda _: ()  # noqa: E731  it is replaced
-"""The groups that are configured for a quorum now; set by who watches TorchFT."""
+groups_now: Callable[[], Collection[tuple[Any, object]]] = tuple
+"""TorchFT's groups and their quorums; set by who watches TorchFT."""
 _within: Sockets = {}
 _across: dict[int, tuple[Callable[[], Any], Sockets, str]] = {}
 """By the id of a group across replica groups: the group, its sockets, its store's port."""
@@ -126,7 +126,7 @@ def end_exchange(quorum: object, addresses: Collection[object]) -> tuple[int, st
     Returns:
         How many connections were ended, and what was done in words. Never raises.
     """
-    groups = groups_of(quorum)
+    groups = [group for group, configured_for in groups_now() if configured_for == quorum]
     if not groups:
         return 0, f"it is in quorum {quorum} no longer"
     ended, aborted = 0, []

@@ -7,9 +7,11 @@ that.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isfinite
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+T = TypeVar("T")
 MOST: Final = 2**61
 LEAST: Final = -MOST
 """What a word of the page holds, with room for sums."""
@@ -25,10 +27,7 @@ def to_float(value: Any) -> float:
     Raises:
         OddFigureError: it is not a number, or reading it would make the rank wait.
     """
-    try:
-        return float(_near(value))
-    except (TypeError, ValueError, OverflowError, RuntimeError) as exc:
-        raise OddFigureError(str(exc)) from exc
+    return _read(float, value)
 
 
 def to_int(value: Any) -> int:
@@ -37,10 +36,7 @@ def to_int(value: Any) -> int:
     Raises:
         OddFigureError: it is not a number, too large, or reading it would make the rank wait.
     """
-    try:
-        number = int(_near(value))
-    except (TypeError, ValueError, OverflowError, RuntimeError) as exc:
-        raise OddFigureError(str(exc)) from exc
+    number = _read(int, value)
     if not LEAST < number < MOST:
         raise OddFigureError("it is beyond 64 bits")
     return number
@@ -58,12 +54,15 @@ def to_count(value: Any) -> int:
     return number
 
 
-def _near(value: Any) -> Any:
+def _read(kind: Callable[[Any], T], value: Any) -> T:
     device = getattr(value, "device", None)
     place = getattr(device, "type", device)
     if place is not None and place != "cpu":
         raise OddFigureError(f"it is on {place}, and reading it would make the rank wait")
-    return value.detach() if getattr(value, "requires_grad", False) is True else value
+    try:
+        return kind(value.detach() if getattr(value, "requires_grad", False) is True else value)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as exc:
+        raise OddFigureError(str(exc)) from exc
 
 
 def is_finite(value: Any) -> bool | None:

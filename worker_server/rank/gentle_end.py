@@ -22,8 +22,8 @@ from lightkeeper.worker_server.wire import ON_CPU
 _STAYS_S: Final = 60.0
 """A parked rank that nobody ends trains on after this long."""
 
-device_groups: Callable[[], Iterable[Any]] = tuple
-"""TorchFT's groups of this process; set by who watches TorchFT."""
+groups_now: Callable[[], Iterable[tuple[Any, object]]] = tuple
+"""TorchFT's groups of this process and their quorums; set by who watches TorchFT."""
 
 
 class _Parking:
@@ -71,7 +71,7 @@ def end(*, park: bool, wait_s: float) -> str:
 
 
 def _abort_all() -> Iterable[str]:
-    groups = list(device_groups())
+    groups = [group for group, _ in groups_now()]
     with contextlib.suppress(Exception):
         c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")  # never imported for this
         if c10d is not None and c10d.is_initialized() and on_device(str(c10d.get_backend())):

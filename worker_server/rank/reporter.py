@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from threading import get_ident
 from typing import Any, Final, TypeVar
 
@@ -62,7 +63,7 @@ class Annotations:
         self._loop = loop
         self._page = loop.page
         self._counters: dict[str, int] = {}
-        self._tags: dict[str, _Tag] = {}
+        self._tags: dict[str, _Span] = {}
         self._warn = WarnOnce()
 
     def count(self, name: str, amount: float = 1) -> None:
@@ -104,7 +105,8 @@ class Annotations:
         if number is None:
             self._warn("tags", f"keeps {layout.MAX_TAGS} tags: {name!r} is dropped")
             return _NO_CONTEXT
-        tag = _Tag(self, number)
+        turn = partial(self.turn_tag, number)
+        tag = _Span(partial(turn, on=True), partial(turn, on=False))
         if len(self._tags) < _MAX_KNOWN:
             self._tags[name] = tag
         return tag
@@ -118,46 +120,20 @@ class Annotations:
             self._warn("tagging", f"cannot tag: {exc!r}")
 
 
-class _Tag:
-    """One tag; the object is reused."""
+class _Span:
+    """A tag or a phase for a `with` block; the object is reused."""
 
-    __slots__ = ("_annotations", "_number")
+    __slots__ = ("_begin", "_end")
 
-    def __init__(self, annotations: Annotations, number: int) -> None:
-        self._annotations = annotations
-        self._number = number
+    def __init__(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
+        self._begin = begin
+        self._end = end
 
     def __enter__(self) -> None:
-        self._annotations.turn_tag(self._number, on=True)
+        self._begin()
 
     def __exit__(self, *_: object) -> None:
-        self._annotations.turn_tag(self._number, on=False)
-
-
-class _Phase:
-    """One named phase; the object is reused."""
-
-    __slots__ = ("_id", "_source")
-
-    def __init__(self, source: ReportSource, phase_id: int) -> None:
-        self._source = source
-        self._id = phase_id
-
-    def __enter__(self) -> None:
-        self._source.enter_phase(self._id)
-
-    def __exit__(self, *_: object) -> None:
-        self._source.leave_phase()
-
-
-class _WaitingPhase(_Phase):
-    """The phase in which the rank waits for others."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        self._source.enter_phase(self._id)
-        self._source.declare_waits(self._id)
+        self._end()
 
 
 class SourceArbiter:
@@ -209,7 +185,7 @@ class ReportSource:
         self._loop = arbiter.loop
         self._page = arbiter.loop.page
         self._outer = arbiter.loop.outer
-        self._phases: dict[str, _Phase] = {}
+        self._phases: dict[str, _Span] = {}
         self._warn = WarnOnce()
         self._thread = 0
         self._steps_thread = 0
@@ -236,7 +212,8 @@ class ReportSource:
         try:
             number = self._page.phase_id(name)
             waits = name == wire.WAITING_PHASE and self.name == wire.SOURCE_REPORTER
-            phase = _WaitingPhase(self, number) if waits else _Phase(self, number)
+            begin = self.enter_waiting_phase if waits else self.enter_phase
+            phase = _Span(partial(begin, number), self.leave_phase)
             if len(self._phases) < _MAX_KNOWN:
                 self._phases[name] = phase
         except Exception as exc:  # noqa: BLE001  nothing may reach training
@@ -269,8 +246,9 @@ class ReportSource:
         except Exception as exc:  # noqa: BLE001
             self.disable(exc)
 
-    def declare_waits(self, phase_id: int) -> None:
-        """The loop itself reports where it waits for others."""
+    def enter_waiting_phase(self, phase_id: int) -> None:
+        """Begin the phase in which the rank waits for others: the loop itself reports where."""
+        self.enter_phase(phase_id)
         if not self._arbiter.waits_declared and self._page.phase == phase_id and self._loop.on:
             self._arbiter.waits_declared = True
             self._arbiter.publish()

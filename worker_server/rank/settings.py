@@ -43,11 +43,12 @@ def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
     return value
 
 
-def _port(environ: Mapping[str, str], name: str) -> int:
-    port = whole_number(environ, name, 0)
-    if not 0 <= port < 65536:
-        raise SettingError(f"{name}={port} is not a port")
-    return port
+def _port(environ: Mapping[str, str], name: str, above: int = 0) -> int:
+    """The port that lies so far above the variable's; 0: it is not set."""
+    base = whole_number(environ, name)
+    if not 0 <= base + above < 65536:
+        raise SettingError(f"{name}={base} leads to port {base + above}")
+    return base and base + above
 
 
 def _flag(environ: Mapping[str, str], name: str, usual: str = "0") -> bool:
@@ -110,10 +111,6 @@ class Settings:
         Raises:
             SettingError: a variable is invalid, or the token file cannot be read.
         """
-        base = whole_number(environ, "LIGHTKEEPER_PORT_BASE", 0)
-        port = base + group_rank if base else 0
-        if not 0 <= port < 65536:
-            raise SettingError(f"LIGHTKEEPER_PORT_BASE={base} leads to port {port}")
         try:
             monitors = monitors_of(monitors_in(environ))
         except SettingError as exc:
@@ -129,7 +126,7 @@ class Settings:
             )
         return cls(
             bind=environ.get("LIGHTKEEPER_BIND") or LOOPBACK,
-            port=port,
+            port=_port(environ, "LIGHTKEEPER_PORT_BASE", group_rank),
             linger_s=_seconds(environ, "LIGHTKEEPER_LINGER_S", 120.0),
             monitors=monitors,
             unnamed="LIGHTKEEPER_MONITOR" not in environ,

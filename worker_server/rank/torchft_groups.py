@@ -20,7 +20,7 @@ import contextlib
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -287,19 +287,10 @@ def timeout_of(manager: Any) -> Any:
     return getattr(innermost_group(getattr(manager, "_pg", None)), "_timeout", None)
 
 
-def groups_in_quorum(quorum: object) -> list[Any]:
-    """The groups that are configured for this quorum now."""
-    return [pg for pg, group_configured in _alive() if group_configured == quorum]
-
-
-def all_groups() -> list[Any]:
-    return [pg for pg, _ in _alive()]
-
-
-def _alive() -> Iterator[tuple[Any, object]]:
-    for group in list(_groups.values()):
-        if (pg := group.alive()) is not None:
-            yield pg, group.quorum
+def living_groups() -> list[tuple[Any, object]]:
+    """The groups that there are now, each with the quorum for which it is configured."""
+    groups = ((group.alive(), group.quorum) for group in list(_groups.values()))
+    return [(pg, quorum) for pg, quorum in groups if pg is not None]
 
 
 def _group(recorder: Recorder, pg: Any) -> _Group | None:

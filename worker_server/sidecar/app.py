@@ -194,7 +194,7 @@ def _answer(served: Served, endpoint: Endpoint, places: WorkSlots | None) -> Res
         if isinstance(answer, Response):
             return answer
         if isinstance(query, queries.Look) and query.format == "text":
-            return in_text(text.render_text(answer, query.rows))
+            return in_text(text.answer_text(answer, query.rows))
         return in_json(answer if isinstance(answer, dict) else wire.to_json(answer))
 
 

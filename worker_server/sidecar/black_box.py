@@ -345,7 +345,8 @@ class BlackBox:
             return
         waits = any(head.inside for head in heads) or any(row.held for row in transfers)
         waits = waits or (step is not None and step.waits_in is not None)
-        self._standstill.add(sample._replace(error=self._hidden(step)), mark, waits=waits)
+        hidden = self._remains.hidden(None if step is None else step.last_commit_age_s)
+        self._standstill.add(sample._replace(error=hidden), mark, waits=waits)
         self._share()
 
     def _share_what_changed(self, heads: Sequence[wire.GroupHead], mark: Mark) -> None:
@@ -353,9 +354,6 @@ class BlackBox:
         if unseen or self._unseen or (self._shares and not self._standstill.witness(mark, 0.0)):
             self._share()
         self._unseen = unseen
-
-    def _hidden(self, step: wire.StepState | None) -> str | None:
-        return self._remains.hidden(None if step is None else step.last_commit_age_s)
 
     def _stand(self, process: wire.Process) -> _Stand:
         now_ns = time.monotonic_ns()

@@ -27,7 +27,7 @@ from lightkeeper.worker_server.sidecar.recorders import (
     TorchEntry,
     by_record_id,
     kind_of,
-    read_entries,
+    torch_entries,
 )
 from lightkeeper.worker_server.wire import ACROSS, RingEntry, Shapes
 
@@ -187,7 +187,7 @@ def merge(
 
     `recorder`: name of the recorder; ring entries already matched by another are left out.
     """
-    merged = Merged(ring, torch, (), tuple(read_entries(torch)))
+    merged = Merged(ring, torch, (), tuple(torch_entries(torch)))
     calls = [_call(at, entry, now_ns) for at, entry in enumerate(ring) if not entry.torch_ids]
     # without its first entry, the ring may have lost earlier ones
     whole = bool(ring) and ring[0].id == 1

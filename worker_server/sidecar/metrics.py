@@ -130,19 +130,12 @@ _Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
 _GAUGE, _COUNTER = GaugeMetricFamily, CounterMetricFamily
 
 
-def _said_finite(step: wire.StepState) -> bool:
-    """True if any number was checked for being finite."""
-    return step.spoilt is not None or step.loss is not None or not step.loss_finite
-
-
-def _finite(step: wire.StepState) -> bool | None:
-    now = step.loss_finite and (step.spoilt is None or not step.spoilt.run)
-    return now if _said_finite(step) else None
-
-
-def _nonfinite(step: wire.StepState) -> int | None:
-    attempts = 0 if step.spoilt is None else step.spoilt.attempts
-    return attempts if _said_finite(step) else None
+def _run_and_attempts(step: wire.StepState) -> tuple[int | None, int | None]:
+    """Attempts that were not finite, in a row up to now and in all; None: no number was checked."""
+    if step.spoilt is not None:
+        return step.spoilt.run or int(not step.loss_finite), step.spoilt.attempts
+    checked = step.loss is not None or not step.loss_finite
+    return (int(not step.loss_finite), 0) if checked else (None, None)
 
 
 _OF_A_STEP: Final[
@@ -161,9 +154,10 @@ _OF_A_STEP: Final[
     (_GAUGE, "participants", "replica groups in the quorum", lambda step: step.participants),
     (_GAUGE, "loss", "last reported loss; NaN when it was not finite",
      lambda step: step.loss if step.loss_finite else float("nan")),
-    (_GAUGE, "finite", "1 while loss and gradient of the last attempt were finite", _finite),
+    (_GAUGE, "finite", "1 while loss and gradient of the last attempt were finite",
+     lambda step: None if (run := _run_and_attempts(step)[0]) is None else not run),
     (_COUNTER, "nonfinite_attempts", "attempts with a loss or gradient that was not finite",
-     _nonfinite),
+     lambda step: _run_and_attempts(step)[1]),
     (_GAUGE, "fingerprint_step", "committed step of the last fingerprint of the weights",
      lambda step: step.prints.rows[-1][0] if step.prints and step.prints.rows else None),
     (_GAUGE, "last_commit_timestamp_seconds", "wall-clock time of the last commit",

@@ -263,7 +263,7 @@ def _statuses(record: Mapping[str, Any]) -> Iterator[tuple[str, _Counts]]:
 def _groups(record: Mapping[str, Any]) -> dict[str, _Group | None]:
     """The process groups that have entries, by torch's number."""
     groups: dict[str, _Group | None] = {}
-    for _, entry in by_record_id(read_entries(record)):
+    for _, entry in by_record_id(torch_entries(record)):
         key, seq = str(entry.pg_id), entry.collective_seq_id
         if entry.pg_id is None or seq is None or not entry.profiling_name:
             continue
@@ -435,7 +435,7 @@ def questions(handlers: Iterable[str], backends: Iterable[str]) -> Iterator[str]
 def _marks(record: Mapping[str, Any] | None) -> set[tuple[int, int]]:
     """Marks that no two recorders share: each has its own count, and stamps are in ns."""
     return {
-        (n, e.time_created_ns) for n, e in by_record_id(read_entries(record)) if e.time_created_ns
+        (n, e.time_created_ns) for n, e in by_record_id(torch_entries(record)) if e.time_created_ns
     }
 
 
@@ -501,7 +501,7 @@ def kind_of(call: str) -> str:
     return _SAME.sub("", call.lower())
 
 
-def read_entries(record: Mapping[str, Any] | None) -> Iterator[tuple[Any, TorchEntry | None]]:
+def torch_entries(record: Mapping[str, Any] | None) -> Iterator[tuple[Any, TorchEntry | None]]:
     """Each entry, raw and parsed; None: not understood."""
     entries = record.get("entries") if isinstance(record, Mapping) else None
     for entry in entries if isinstance(entries, list | tuple) else ():

@@ -17,7 +17,7 @@ from lightkeeper.worker_server.sidecar.recorders import (
     WORLD,
     TorchEntry,
     by_record_id,
-    read_entries,
+    torch_entries,
 )
 from lightkeeper.worker_server.wire import (
     Connection,
@@ -63,7 +63,7 @@ _STATE: Final[Mapping[str, str]] = {
 
 
 @singledispatch
-def render_text(answer: object, rows: int) -> str:
+def answer_text(answer: object, rows: int) -> str:
     """The answer of an endpoint as text.
 
     Args:
@@ -141,10 +141,6 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "~"
 
 
-def _end(text: str, width: int) -> str:
-    return text if len(text) <= width else "~" + text[-(width - 1) :]
-
-
 def _duration(seconds: float) -> str:
     if seconds < 1e-3:
         return f"{seconds * 1e6:.0f} us"
@@ -156,7 +152,7 @@ def _duration(seconds: float) -> str:
 # -- state, steps, last words, host -------------------------------------------------
 
 
-@render_text.register
+@answer_text.register
 def _(answer: StateReport, rows: int) -> str:
     lines = [_who(answer.identity, _life(answer.process))]
     for part, names in _STATE.items():
@@ -189,7 +185,7 @@ def _life(process: Process) -> str:
     return f"dead{for_s}" + (f": {how}" if how else "")
 
 
-@render_text.register
+@answer_text.register
 def _(answer: StepLog, rows: int) -> str:
     table = [
         {
@@ -203,7 +199,7 @@ def _(answer: StepLog, rows: int) -> str:
     return _text(who, *_table(table, rows, "no step is over yet"))
 
 
-@render_text.register
+@answer_text.register
 def _(answer: NetworkReport, rows: int) -> str:
     alive = "alive" if answer.alive else f"dead; looked at {_duration(answer.age_s)} ago"
     connections = [_fields(row, _CONNECTION) for row in answer.connections]
@@ -218,7 +214,7 @@ def _(answer: NetworkReport, rows: int) -> str:
     )
 
 
-@render_text.register
+@answer_text.register
 def _(answer: MachineReport, rows: int) -> str:
     said = [_fields(row, _TESTIMONY) for row in answer.testimonies]
     states = [{"witness": name, "cannot read": why} for name, why in answer.witnesses.items()]
@@ -231,7 +227,7 @@ def _(answer: MachineReport, rows: int) -> str:
     )
 
 
-@render_text.register
+@answer_text.register
 def _(answer: LastWords, rows: int) -> str:
     lines = [_who(answer.identity, _life(answer.process)), answer.ended]
     for name in ("exception", "crash", "error_file", "stderr"):
@@ -249,7 +245,7 @@ def _(answer: LastWords, rows: int) -> str:
     return _text(*lines)
 
 
-@render_text.register
+@answer_text.register
 def _(answer: HostReport, rows: int) -> str:
     table = [_of_host(entry) for entry in answer.entries]
     return _text(f"host {answer.host}", *_table(table, rows, "no rank"))
@@ -269,7 +265,7 @@ def _of_host(entry: HostEntry) -> _Row:
 # -- flight record ---------------------------------------------------------------------------------
 
 
-@render_text.register
+@answer_text.register
 def _(record: FlightRecord, rows: int) -> str:
     """Rank, what is unfinished, then the collectives."""
     calls = [_ring_call(entry) for entry in record.ring]
@@ -308,6 +304,8 @@ def _ring_call(entry: RingEntry) -> _Row:
     """`open`: asynchronous, and not waited for yet."""
     took_s = None if entry.exit_age_s is None else entry.enter_age_s - entry.exit_age_s
     ended = "failed" if entry.error is not None else None if took_s is None else "done"
+    site = entry.site or ""
+    site = site if len(site) <= _SITE else f"~{site[1 - _SITE :]}"
     return {
         "age_s": entry.enter_age_s,
         "group": entry.group if entry.quorum is None else f"{entry.group} q{entry.quorum}",
@@ -320,7 +318,7 @@ def _ring_call(entry: RingEntry) -> _Row:
         "state": ended or ("open" if entry.is_async else "inside"),
         "took_s": took_s,
         "from": "both" if entry.torch_ids else "ring",
-        "call site": " ".join(filter(None, (_end(entry.site or "", _SITE), entry.error))),
+        "call site": " ".join(filter(None, (site, entry.error))),
     }
 
 
@@ -346,16 +344,11 @@ def _torch_ages(record: FlightRecord, entries: dict[int, TorchEntry]) -> Mapping
 
 
 def _torch_calls(record: FlightRecord) -> Iterator[_Row]:
-    entries = dict(by_record_id(read_entries(record.torch)))
+    entries = dict(by_record_id(torch_entries(record.torch)))
     ages = _torch_ages(record, entries)
-    matched = {number for entry in record.ring for number in entry.torch_ids}
-    oldest = max((entry.enter_age_s for entry in record.ring), default=float("inf"))
-    alone = set(record.torch_only)
-    for number, entry in entries.items():
-        age_s = ages.get(number)
-        if number in matched or (number not in alone and (age_s is None or age_s > oldest)):
-            continue  # in the ring's line, or older than the ring
-        yield _torch_call(entry, age_s)
+    for number in record.torch_only:
+        if (entry := entries.get(number)) is not None:
+            yield _torch_call(entry, ages.get(number))
 
 
 def _torch_call(entry: TorchEntry, age_s: float | None) -> _Row:
