@@ -46,18 +46,21 @@ class Replica:
     step: int | None = None
     """In its last quorum request."""
     host: Host | None = None
-    asking_since_s: float | None = None
+    asking: ProxiedCall | None = None
+    """Its newest quorum request, while that is open."""
+    sent: ProxiedCall | None = None
+    """Its open quorum request that was sent to the Lighthouse last."""
     refusal: AccessRefused | None = None
     list_version: int = -1
     """Version of the deny list that `refusal` is based on."""
 
     def seen(self, now_s: float) -> SeenReplica:
-        beat_s, since_s = self.heartbeat_s, self.asking_since_s
+        beat_s, asking = self.heartbeat_s, self.asking
         return SeenReplica(
             replica_id=self.replica_id,
             group=group_of_replica(self.replica_id),
             heartbeat_age_s=None if beat_s is None else round(now_s - beat_s, 3),
-            asking_for_s=None if since_s is None else round(now_s - since_s, 3),
+            asking_for_s=None if asking is None else round(now_s - asking.began_s, 3),
             step=self.step,
             refused_for=None if self.refusal is None else self.refusal.reason,
         )
@@ -134,6 +137,12 @@ class ProxiedCall:
         timeout_s = self.headers.timeout_s
         return None if timeout_s is None else self.began_s + timeout_s
 
+    @property
+    def at_lighthouse(self) -> bool:
+        """Whether the Lighthouse has this very quorum request, by whichever connection."""
+        sent = None if self.replica is None else self.replica.sent
+        return sent is not None and sent.via is not None and sent.member == self.member
+
 
 @dataclass
 class GateCounts:
@@ -197,7 +206,7 @@ class AdmissionControl:
         if replica.host != request.host:
             replica.host, replica.list_version = request.host, -1
         replica.step, call.member = request.step, request.member
-        replica.asking_since_s = now_s
+        replica.asking = call
         return replica
 
     def _of_heartbeat(self, message: bytes, now_s: float) -> Replica | None:
@@ -238,13 +247,16 @@ class AdmissionControl:
         return call.replica.refusal.reason
 
     def over(self, call: ProxiedCall) -> None:
-        if call.method is Method.QUORUM and call.replica is not None:
-            call.replica.asking_since_s = None
+        replica = call.replica
+        if replica is not None and replica.asking is call:
+            replica.asking = None
+        if replica is not None and replica.sent is call:
+            replica.sent = None
 
     def forget(self) -> None:
         now_s = self._now_s()
         for replica_id, replica in list(self.replicas.items()):
-            if replica.asking_since_s is None and now_s - replica.heard_s > SILENT_S:
+            if replica.asking is None and now_s - replica.heard_s > SILENT_S:
                 del self.replicas[replica_id]
         self._by_heartbeat = {
             message: replica

@@ -5,6 +5,10 @@ Lighthouse byte for byte. What cannot be read is forwarded as it comes, as is an
 request is kept until its answer begins: if the Lighthouse goes away before that, the same bytes
 are sent to the one that comes back, while the client waits and notices nothing.
 
+A quorum request stays at the Lighthouse when its client's connection ends, since the Lighthouse
+keeps it anyway. The same request by a new connection waits for that answer. Sent as well, it could
+come just after the quorum with the first one: it would stay for the next, with an old step.
+
 How clients share the proxy: work is counted in units of about 6 us. A frame costs one, a header
 field not seen before one more, a call `CALL`. Each client has a free share, several times what a
 manager needs for its heartbeats, so an honest client is always handled at once. A client that
@@ -118,7 +122,7 @@ class NewestQuorum:
 
     def answers(self, client: Downstream, call: ProxiedCall) -> bool:
         """Whether this call asks for this quorum."""
-        if call.replica is None or not call.member:
+        if client.closed or call.replica is None or not call.member:
             return False
         name = call.replica.replica_id
         if self.members.get(name) == call.member:
@@ -158,7 +162,8 @@ class Proxy:
         )
         self.clients_max = clients_max
         self.transports: OrderedDict[asyncio.Transport, None] = OrderedDict()
-        """Transports of all clients, in the order they came or were last answered."""
+        """Transports of all clients, in the order they came or were last answered; of one that is
+        gone, that to the Lighthouse while a quorum request waits there."""
         self.clients: set[Downstream] = set()
         """Clients that speak HTTP/2."""
         self.tunnels = 0
@@ -279,11 +284,19 @@ class Downstream(Caller):
         self._proxy.left(self.transport)
         self._proxy.clients.discard(self)
         self._proxy.turns.leave(self)
-        for call in list(self.calls.values()):
-            self._finish(call)
         if self._dialing is not None:
             self._dialing.cancel()
-        if self._upstream is not None:
+        for call in list(self.calls.values()):
+            if call.via is None or not call.at_lighthouse:
+                self._finish(call)
+        if self._upstream is not None and self.calls:  # until the Lighthouse answers them
+            self._proxy.came(self._upstream.transport)
+            self._upstream.resume_reading(_CLIENT_SLOW)
+        self._release()
+
+    def _release(self) -> None:
+        """End the connection to the Lighthouse if the client is gone and nothing waits there."""
+        if self.closed and not self.calls and self._upstream is not None:
             self._upstream.close()
 
     def fail(self, code: int, why: str) -> None:
@@ -457,8 +470,11 @@ class Downstream(Caller):
             if self._dialing is None and not self.closed:
                 self._dialing = asyncio.get_running_loop().create_task(self._dial())
             return False
-        if call.method is Method.QUORUM and not self._proxy.lighthouse.admits():
-            return False
+        if call.method is Method.QUORUM:
+            if call.at_lighthouse or not self._proxy.lighthouse.admits():
+                return False
+            if call.replica is not None:
+                call.replica.sent = call
         call.stage, call.since_s = Stage.SENT, self._proxy.now_s()
         upstream.carry(call)
         if not call.kept:
@@ -491,9 +507,12 @@ class Downstream(Caller):
         if self._upstream is upstream:
             self._upstream = None
         if upstream.closed:
-            self._proxy.lighthouse.ended(upstream, self, lost=lost)
-        for call in () if self.closed else calls:
-            if call.replied:
+            self._proxy.left(upstream.transport)
+            self._proxy.lighthouse.ended(upstream, self, lost=lost and not self.closed)
+        for call in calls:
+            if self.closed:
+                self._finish(call)
+            elif call.replied:
                 self.answer_headers(call, ANSWER_ENDS, end=True)
             elif call.answered:
                 self.answer_reset(call, http2.CANCEL)
@@ -573,7 +592,7 @@ class Downstream(Caller):
     def tell_newest(self, call: ProxiedCall) -> bool:
         """Answer with the newest quorum if the call asks for it; returns whether."""
         quorum = self._proxy.quorum
-        if self.closed or call.answered or not quorum.answers(self, call):
+        if call.answered or not quorum.answers(self, call):
             return False
         if self.calls.get(call.number) is not call or call.stage in _NOT_PASSED:
             return False
@@ -633,6 +652,7 @@ class Downstream(Caller):
         self._proxy.admission.over(call)
         if call.method is Method.QUORUM:
             self._asked_s = self._proxy.now_s()
+        self._release()
         if self._leaving and not self.calls and not self._queued:
             self._proxy.flush()
             self.close()

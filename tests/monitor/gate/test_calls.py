@@ -327,11 +327,50 @@ def test_other_calls_are_not_sent_twice() -> None:
 def test_a_client_that_leaves_takes_its_calls_with_it() -> None:
     with bench() as gate:
         client = gate.client()
-        client.ask("rg_0:x")
+        client.beat("rg_0:x")
+        client.ask("rg_0:x", more=field(4, 6))
         client.leave()
         [carried] = gate.carried
+        carried.answer(carried.calls()[1][0])
         assert carried.wire.closed
         assert gate.core.view().replicas[0].asking_for_s is None
+
+
+@pytest.mark.parametrize("cut", [True, False], ids=["cut", "dead"])
+def test_the_same_quorum_request_from_a_new_connection_is_not_sent_twice(cut: bool) -> None:
+    """A second one, just after a quorum with the first, is left for the next: with an old step."""
+    with bench() as gate:
+        clients = [gate.client(), gate.client()]
+        asks = [clients[0].ask("rg_0:x"), clients[1].ask("rg_1:x")]
+        first, there = gate.carried
+        first.calls()
+        there.calls()
+        if cut:
+            clients[1].leave()
+        again = gate.client()
+        ask = again.ask("rg_1:x")
+        assert gate.core.view().replicas[1].asking_for_s == 0
+        first.answer(asks[0], formed(7, "rg_0:x", "rg_1:x"))
+        there.answer(asks[1], formed(7, "rg_0:x", "rg_1:x"))
+        gate.sleep(0.1)
+        assert (again.status(ask), again.body(ask)) == (("0", ""), clients[0].body(asks[0]))
+        assert gate.carried[2].calls() == []
+        assert there.wire.closed is cut
+        there.die()
+        assert len(gate.core.transports) == 3 - cut
+
+
+def test_a_request_of_a_lost_connection_is_sent_again_where_the_lighthouse_lost_it_too() -> None:
+    with bench() as gate:
+        client = gate.client()
+        client.ask("rg_0:x")
+        client.leave()
+        again = gate.client()
+        ask = again.ask("rg_0:x")
+        gate.carried[0].die()
+        gate.sleep(0.1)
+        gate.carried[1].answer_all()
+        assert again.status(ask) == ("0", "")
 
 
 def test_a_call_that_a_client_cancels_is_cancelled_at_the_lighthouse() -> None:

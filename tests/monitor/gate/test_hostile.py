@@ -202,7 +202,7 @@ def test_what_is_kept_of_calls_that_are_over_is_nothing() -> None:
         for turn in range(60):
             half = client.call(QUORUM_PATH, quorum(f"rg_0:{turn}")[:7], end=False)
             client.h2.reset_stream(half)
-            open_end = client.call(QUORUM_PATH, quorum("rg_0:x"), end=False)
+            open_end = client.call(QUORUM_PATH, quorum("rg_0:x", step=4), end=False)
             beat, ask = client.beat("rg_0:x"), client.ask("rg_0:x")
             [carried] = gate.carried
             for number, path, _ in carried.calls():
@@ -272,5 +272,7 @@ def test_any_frames_from_either_end_end_that_connection_at_most(
         held = sum(len(stream.data) for stream in client.side.calls.values())
         assert held <= KEPT_MAX
         gate.do(client.wire.protocol.connection_lost, None)
+        for carried in gate.carried:
+            carried.die()
         assert client.side.calls == {}
         assert client.side not in gate.core.clients
