@@ -32,17 +32,22 @@ def absent(history: History) -> Iterable[Verdict]:
         yield from _judge(history, group, tracks)
 
 
-def _judge(history: History, group: GroupName, tracks: list[RankTrack]) -> Iterable[Verdict]:
-    left_s = max(map(_last_s, tracks))
+def _missed(history: History, group: GroupName, tracks: list[RankTrack], left_s: float) -> bool:
+    """True if a group that trained is gone, did not end in order, and the job goes on."""
     gone = all(track.observation is None or is_gone(track) for track in tracks)
     trained = any(track.commits or track.trained_as for track in tracks)
     trained = trained and not any(map(finished, tracks))
     if not gone or not trained or history.now_s - left_s < _ABSENT_S or _beats(history, tracks):
-        return
+        return False
     others = [t for t in history.present() if t.group != group]
     commits = (t.last_commit_s for t in others if t.last_commit_s is not None)
-    if max(commits, default=0.0) < left_s + _ABSENT_S / 2:
-        return  # the job stands, or is over
+    return max(commits, default=0.0) >= left_s + _ABSENT_S / 2  # else it stands, or is over
+
+
+def _judge(history: History, group: GroupName, tracks: list[RankTrack]) -> Iterable[Verdict]:
+    left_s = max(map(_last_s, tracks))
+    if not _missed(history, group, tracks, left_s):
+        return
     hosts = history.hosts(tuple(track.rank for track in tracks))
     said, away_s = told(history, tracks), history.now_s - left_s
     if said is not None and said.code == "done":

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from lightkeeper.trainer.demo import DemoFleet, parse, start_fleet, wait_until_whole
+from lightkeeper.trainer.demo import DemoFleet, demo_options, start_fleet, wait_until_whole
 from tests.dashboards import asked, contract
 from tests.prometheus.server import Prometheus, example_config, prometheus
 from tests.waiting import wait_for
@@ -79,7 +79,7 @@ def ask_every_panel(prom: Prometheus, fleet: DemoFleet) -> None:
 
 
 def test_no_panel_is_empty_and_both_pages_hold_what_the_catalogue_says(tmp_path: Path) -> None:
-    options = parse(["--groups", "2", "--fault", "hang"])
+    options = demo_options(["--groups", "2", "--fault", "hang"])
     with (
         start_fleet(options, tmp_path) as fleet,
         prometheus(example_config(fleet.monitor_url)) as prom,

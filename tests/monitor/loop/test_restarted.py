@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lightkeeper.monitor.act.targets import Registry
-from lightkeeper.monitor.act.testimonies import reading
+from lightkeeper.monitor.act.testimonies import read_fact
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Eviction, Guard
@@ -40,7 +40,7 @@ DONE = ("end exit Completed", "container train, Completed, exit code 0")
 
 
 def said(fact: str, detail: str) -> wire.Testimony:
-    made = reading("Kubernetes", fact, detail, 0.0)
+    made = read_fact("Kubernetes", fact, detail, 0.0)
     assert made is not None
     return made
 
