@@ -6,7 +6,7 @@ missing stays true until it trains again, its run is over, or a person closes th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from lightkeeper.monitor.detect.dead import told
@@ -18,6 +18,7 @@ from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
 from lightkeeper.monitor.model.wording import listed, plural, seconds
+from lightkeeper.worker_server.wire import Testimony
 
 _ABSENT_S: Final = 60.0
 """A restart takes 17 to 30 s (facts/torchft.md), and twice that where a pod has to be scheduled."""
@@ -32,48 +33,47 @@ def absent(history: History) -> Iterable[Verdict]:
         yield from _judge(history, group, tracks)
 
 
-def _missed(history: History, group: GroupName, tracks: list[RankTrack], left_s: float) -> bool:
-    """True if a group that trained is gone, did not end in order, and the job goes on."""
-    gone = all(track.observation is None or is_gone(track) for track in tracks)
-    trained = any(track.commits or track.trained_as for track in tracks)
-    trained = trained and not any(map(finished, tracks))
-    if not gone or not trained or history.now_s - left_s < _ABSENT_S or _beats(history, tracks):
-        return False
-    others = [t for t in history.present() if t.group != group]
-    commits = (t.last_commit_s for t in others if t.last_commit_s is not None)
-    return max(commits, default=0.0) >= left_s + _ABSENT_S / 2  # else it stands, or is over
-
-
 def _judge(history: History, group: GroupName, tracks: list[RankTrack]) -> Iterable[Verdict]:
     left_s = max(map(_last_s, tracks))
-    if not _missed(history, group, tracks, left_s):
+    away_s, said = history.now_s - left_s, told(history, tracks)
+    gone = all(track.observation is None or is_gone(track) for track in tracks)
+    missing = gone and _has_work(tracks, said) and away_s >= _ABSENT_S
+    if not missing or _beats(history, tracks):
         return
+    others = [t for t in history.present() if t.group != group]
+    commits = (t.last_commit_s for t in others if t.last_commit_s is not None)
+    if max(commits, default=0.0) < left_s + _ABSENT_S / 2:
+        return  # the job stands, or is over
     hosts = history.hosts(tuple(track.rank for track in tracks))
-    said, away_s = told(history, tracks), history.now_s - left_s
-    if said is not None and said.code == "done":
-        return
     why = ""
     if said is not None:
         why = scheduler_says(group, listed(hosts), said, away_s, history.now_s) + "; "
-    heard = any(track.report is not None for track in tracks)
-    gone_for = f"is gone for {seconds(away_s)} and has not come back"
-    if not heard:
-        gone_for = (
-            f"was there before this monitor began, and has not answered for {seconds(away_s)}"
-        )
     yield Verdict(
         kind=Kind.ABSENT,
         groups=(group,),
         reason=(
-            f"{why}{group} {gone_for}; the others train without it. It ran on {listed(hosts)}: "
-            f"{plural(hosts, 'its launcher', 'their launchers')} may start it again"
+            f"{why}{group} {_gone_for(tracks, away_s)}; the others train without it. It ran on "
+            f"{listed(hosts)}: {plural(hosts, 'its launcher', 'their launchers')} may start it "
+            "again"
         ),
         brief=f"{group} is gone and has not come back",
         confidence=Confidence.CERTAIN,
         since_s=left_s,
-        evidence={"last seen": f"{seconds(history.now_s - left_s)} ago"},
+        evidence={"last seen": f"{seconds(away_s)} ago"},
         signature=f"absent:{group}",
     )
+
+
+def _has_work(tracks: Sequence[RankTrack], said: Testimony | None) -> bool:
+    """True if it trained and was not done, by its ranks' words and its scheduler's."""
+    done = any(map(finished, tracks)) or (said is not None and said.code == "done")
+    return not done and any(track.commits or track.trained_as for track in tracks)
+
+
+def _gone_for(tracks: Iterable[RankTrack], away_s: float) -> str:
+    if all(track.report is None for track in tracks):
+        return f"was there before this monitor began, and has not answered for {seconds(away_s)}"
+    return f"is gone for {seconds(away_s)} and has not come back"
 
 
 def _beats(history: History, tracks: Iterable[RankTrack]) -> bool:

@@ -119,7 +119,7 @@ class SelfHealth:
     # -- evidence: each returns its weight, 0 when there is none or it is old --------------------
 
     def _silence(self, snapshot: Snapshot, conditions: dict[Condition, str]) -> int:
-        spoke = {seen.rank for seen in snapshot.observations if _spoke(seen)}
+        spoke = {seen.rank for seen in snapshot.observations if _was_heard(seen)}
         self._heard = spoke | (self._heard & snapshot.by_rank.keys())
         # who never answered is no sign that the monitor is cut off; unless nobody ever did
         counted = [seen for seen in snapshot.observations if seen.rank in self._heard]
@@ -182,8 +182,8 @@ def _share(silent: Mapping[str, int], heard: Mapping[str, int]) -> float:
     return sum(ranks / heard[voter] for voter, ranks in silent.items()) / len(heard)
 
 
-def _spoke(seen: Observation) -> bool:
-    """True if it answers, or did before this monitor began."""
+def _was_heard(seen: Observation) -> bool:
+    """True if it answers, or answered an earlier monitor."""
     return not _is_silent(seen) or seen.trained_as is not None
 
 
