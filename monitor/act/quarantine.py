@@ -170,7 +170,7 @@ class Quarantine:
         return self._in_force(Scope.GROUP)
 
     def admission(self, host: Host, group: GroupName | None = None) -> Admission:
-        """Tell a launcher if it may start this group on this host."""
+        """Say if a launcher may start this group on this host."""
         asked = (self.get(host), None if group is None else self.get(group, Scope.GROUP))
         entries = tuple(entry for entry in asked if entry is not None)
         if not entries:
