@@ -148,7 +148,7 @@ def test_a_world_size_is_a_plausible_number(size: str, dumps: Path, command: Com
 def test_a_page_that_cannot_be_written_is_said_before_the_load(
     dumps: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(analyze, "load", pytest.fail)
+    monkeypatch.setattr(analyze, "load_job", pytest.fail)
     assert main(["analyze", str(dumps), "--html", "/proc/none/r.html"]) == 2
 
 
@@ -169,7 +169,7 @@ def test_an_interrupt_is_no_verdict(dumps: Path, monkeypatch: pytest.MonkeyPatch
     def interrupted(*_: object, **__: object) -> object:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(analyze, "load", interrupted)
+    monkeypatch.setattr(analyze, "load_job", interrupted)
     assert main(["analyze", str(dumps)]) == 130
 
 

@@ -129,7 +129,7 @@ def test_a_zip_is_opened_once_however_many_members_it_has(dumps, tmp_path, monke
         opened.clear()
         with monkeypatch.context() as patched:
             patched.setattr(zipfile.ZipFile, "_RealGetContents", counted)
-            analyze.load([path])
+            analyze.load_job([path])
         assert len(opened) == 2  # to find the members, and to read them
 
 
@@ -142,7 +142,7 @@ def test_a_member_that_cannot_be_unpacked_spoils_its_rank_only(dumps, tmp_path) 
     raw = bytearray(path.read_bytes())
     raw[place : place + 8] = b"\xff" * 8
     path.write_bytes(raw)
-    job = analyze.load([path])
+    job = analyze.load_job([path])
     assert sorted(job.ranks) == [0, 1, 2, 4, 5, 6, 7]
     assert any(problem.rank == 3 and "broken zip" in problem.reason for problem in job.problems)
 
@@ -156,4 +156,4 @@ def test_a_manifest_that_cannot_be_unpacked_is_none(dumps, tmp_path) -> None:
     raw = bytearray(path.read_bytes())
     raw[place : place + 8] = b"\xff" * 8
     path.write_bytes(raw)
-    assert sorted(analyze.load([path]).ranks) == [0]
+    assert sorted(analyze.load_job([path]).ranks) == [0]
