@@ -213,7 +213,6 @@ class Fleet:
                 "--lighthouse", f"http://{self.address}:{self.lighthouse_port}",
                 "--bind", f"{self.address}:{self.gate_port}",
                 "--admin", f"127.0.0.1:{self.gate_admin_port}",
-                "--state", str(self.folder / "gate.json"),
                 "--token-file", str(self.folder / "token"),
             ],
         )  # fmt: skip

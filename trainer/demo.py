@@ -356,7 +356,6 @@ def start_gate(fleet: DemoFleet) -> None:
         lighthouse=fleet.lighthouse_url,
         bind=fleet.gate_url.removeprefix("http://"),
         admin=fleet.gate_admin_url.removeprefix("http://"),
-        state=fleet.run_dir / "gate.json",
     )
     fleet.spawn("gate", *_PYTHON, "lightkeeper", "gate", *flags)
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from pathlib import Path
 from typing import Final
 
 import hpack  # noqa: F401  without the extra the command says so, before it looks at options
 
 from lightkeeper.monitor.commands.command import (
-    FILE,
     CommandError,
     command,
     gathered,
@@ -32,8 +30,6 @@ DEFAULT_ADMIN: Final = "127.0.0.1:8471"
 @option("--admin", metavar="HOST:PORT", default=DEFAULT_ADMIN,
         help="where the monitor looks and denies")  # fmt: skip
 @gathered("token", make_token, token_file)
-@option("--state", type=FILE, metavar="FILE",
-        help="keeps the list of denials over a crash")  # fmt: skip
 @option("--take-over", metavar="HOST:PORT",
         help="admin address of the gate to take over from (default: --admin)")  # fmt: skip
 @option("--grace", type=float, metavar="SECONDS", default=0.0,
@@ -46,7 +42,6 @@ def gate(
     bind: str,
     admin: str,
     token: str | None,
-    state: Path | None,
     take_over: str | None,
     grace: float,
     verbose: bool,
@@ -58,9 +53,6 @@ def gate(
         lightkeeper gate --lighthouse http://127.0.0.1:29510 --bind 0.0.0.0:29511 --token-file token
       whom it sees and refuses:
         curl http://127.0.0.1:8471/v1/gate
-      the list survives a restart of the host:
-        lightkeeper gate --lighthouse http://127.0.0.1:29510 --bind 0.0.0.0:29511 \\
-            --token-file token --state /var/lib/lightkeeper/gate.json
       another version, without a lost step: start it beside the one that runs, with the same options
     """
     from lightkeeper.monitor.gate.listener import GateOptions  # noqa: PLC0415 - aiohttp is slow
@@ -75,7 +67,6 @@ def gate(
         bind=_address("--bind", bind),
         admin=admin_at,
         take_over=admin_at if take_over is None else _address("--take-over", take_over),
-        state=state,
         token=token,
         grace_s=grace,
     )

@@ -7,5 +7,5 @@ the monitor is gone.
 From the bottom up: `http2` (frames and connections), `messages` (TorchFT's calls), `denylist` (what
 monitor and gate exchange: whom to refuse, who is there), `calls` (who calls, and whether it may),
 `quorum_ids`, `upstream` (the Lighthouse), `proxy` (clients and their calls), `listener` (new
-clients), `overlap` (one gate follows another), `serve` (the process: state on disk, admin port).
+clients), `overlap` (one gate follows another), `serve` (the process: what outlives it, admin port).
 """

@@ -12,7 +12,6 @@ import contextlib
 import resource
 import socket
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, cast
 
 from lightkeeper.monitor.gate import http2
@@ -47,7 +46,6 @@ class GateOptions:
     admin: tuple[str, int]
     take_over: tuple[str, int]
     """Admin address of the gate before, if there is one."""
-    state: Path | None = None
     token: str | None = field(default=None, repr=False)
     grace_s: float = 0.0
 

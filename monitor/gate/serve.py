@@ -1,10 +1,9 @@
-"""Runs one gate on the given sockets, with its state on disk and its admin port."""
+"""Runs one gate on the given sockets, with what outlives it and its admin port."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import hmac
 import json
 import logging
@@ -14,14 +13,13 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import aiohttp
 from aiohttp import web
@@ -50,97 +48,23 @@ from lightkeeper.monitor.gate.proxy import CLIENTS_MAX, TICK_S, NewestQuorum, Pr
 from lightkeeper.monitor.gate.quorum_ids import QuorumIds, members_of
 from lightkeeper.monitor.model.plain import from_plain
 
-# -- The gate's state on disk: written whole or not at all, and never a reason not to serve -------
+# -- What outlives a gate that is killed ---------------------------------------------------------
 
 _FILE_MAX_BYTES: Final = 16 * 1024 * 1024
 
 
-class StateFile:
-    """The list of denials on disk. Without it, a gate after a crash begins with none."""
+class MemoryFile:
+    """Bytes in memory that outlive the process, for the next gate here.
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._writing = asyncio.Lock()
-        self._read_trouble: str | None = None
-        self._write_trouble: str | None = None
-
-    @property
-    def trouble(self) -> str | None:
-        """What cannot be read or written now; None: nothing."""
-        return self._write_trouble or self._read_trouble
-
-    # -- reading --------------------------------------------------------------------------------
-
-    def recall(self) -> Sequence[Denial]:
-        """The list that was in force; what is unreadable is logged."""
-        try:
-            if self._path is not None and self._path.exists():
-                return parse_denials(_read(self._path))
-        except (OSError, ValueError, RecursionError) as exc:
-            why = exc.strerror if isinstance(exc, OSError) else exc
-            self._read_trouble = f"cannot read {self._path}: {why}"
-            log.warning("%s: nobody is denied until the monitor says so", self._read_trouble)
-        return ()
-
-    # -- writing: in a thread, so that a disk that hangs delays no heartbeat -----------------------
-
-    async def keep(self, denials: Sequence[Denial]) -> None:
-        """Write the list; a disk failure is logged and stops nothing."""
-        if self._path is None:
-            return
-        async with self._writing:
-            try:
-                await asyncio.to_thread(self._write, self._path, denials_json(denials))
-            except OSError as exc:
-                text = f"cannot write {self._path}: {exc.strerror}"
-                if self._write_trouble != text:
-                    log.warning("%s: what changes now is held in memory only", text)
-                self._write_trouble = text
-                return
-        self._read_trouble = self._write_trouble = None
-
-    def _write(self, path: Path, state: dict[str, Any]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not path.is_file():
-            raise OSError(errno.EINVAL, "it is no file")
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".gate-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(state, file)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-
-
-def _read(path: Path) -> Any:
-    """The file's JSON.
-
-    Raises:
-        OSError, ValueError, RecursionError: it cannot be read.
-    """
-    if not path.is_file():  # reading a pipe would wait forever
-        raise ValueError("it is no file")
-    with path.open("rb") as file:
-        body = file.read(_FILE_MAX_BYTES + 1)
-    if len(body) > _FILE_MAX_BYTES:
-        raise ValueError(f"over {_FILE_MAX_BYTES} bytes")
-    return json.loads(body)
-
-
-class NewestFile:
-    """The newest quorum's answer, in memory that outlives the process, for the next one here.
-
-    A gate that is killed may have answered some members and not the others: see `NewestQuorum`.
+    The newest quorum's answer: a gate that is killed may have answered some members and not the
+    others (see `NewestQuorum`). And whom the monitor refuses, for it may be away.
     """
 
     _HEAD: Final = struct.Struct("=LL")  # length and checksum: a write may be cut short
 
-    def __init__(self, port: int, folder: Path = Path("/dev/shm")) -> None:  # noqa: S108 - ours alone
+    def __init__(self, name: str, folder: Path = Path("/dev/shm")) -> None:  # noqa: S108 - ours alone
         self._file: int | None = None
-        self._path = folder / f"lightkeeper-gate-{os.geteuid()}-{port}"
+        self._path = folder / f"lightkeeper-gate-{os.geteuid()}-{name}"
         with suppress(OSError):
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             if os.fstat(self._file).st_uid != os.geteuid():
@@ -152,13 +76,23 @@ class NewestFile:
             return b""
         data = os.pread(self._file, _FILE_MAX_BYTES, 0).ljust(self._HEAD.size, b"\0")
         size, checksum = self._HEAD.unpack_from(data)
-        answer = data[self._HEAD.size :][:size]
-        return answer if len(answer) == size and zlib.crc32(answer) == checksum else b""
+        kept = data[self._HEAD.size :][:size]
+        return kept if len(kept) == size and zlib.crc32(kept) == checksum else b""
 
-    def write(self, answer: bytes) -> None:
+    def write(self, data: bytes) -> None:
         if self._file is not None:
             with suppress(OSError):
-                os.pwrite(self._file, self._HEAD.pack(len(answer), zlib.crc32(answer)) + answer, 0)
+                os.pwrite(self._file, self._HEAD.pack(len(data), zlib.crc32(data)) + data, 0)
+
+    def refuse(self, denials: Sequence[Denial]) -> None:
+        """Write the list of whom to refuse."""
+        self.write(json.dumps(denials_json(denials)).encode())
+
+    def refused(self) -> Sequence[Denial]:
+        """The list that was in force."""
+        with suppress(ValueError, RecursionError):  # none, or one of another version
+            return parse_denials(json.loads(self.read()))
+        return ()
 
     def close(self) -> None:
         if self._file is not None:
@@ -234,13 +168,14 @@ async def serving(
     """A gate that serves within the block. `listeners`: for groups, and for the admin port."""
     loop = asyncio.get_running_loop()
     proxy = Proxy(options.lighthouse, time.time, clients_max=clients_max)
-    state, newest = StateFile(options.state), NewestFile(options.bind[1])
+    port, where = options.bind[1], options.lighthouse
+    newest, refused = MemoryFile(f"{port}"), MemoryFile(f"{port}-{where[0]}-{where[1]}")
     proxy.keep = newest.write
     if before is not None:
         go_on(proxy, before)
-        proxy.tasks.add(loop.create_task(state.keep(before.denied)))
+        refused.refuse(before.denied)
     else:
-        proxy.deny(state.recall())
+        proxy.deny(refused.refused())
         answer = newest.read()
         proxy.quorum = NewestQuorum(answer, members_of(answer), sure=False)
         proxy.quorum_ids = QuorumIds(floor=round(time.time() * 1000))
@@ -262,7 +197,7 @@ async def serving(
         server.close()
         proxy.tasks.add(loop.create_task(site.stop()))
 
-    api = Admin(proxy, state, options.token, Overlap(proxy, options, stop_listening))
+    api = Admin(proxy, refused, options.token, Overlap(proxy, options, stop_listening))
     runner = web.AppRunner(api.application(), access_log=None, handle_signals=False)
     try:
         await runner.setup()
@@ -280,6 +215,8 @@ async def serving(
         await runner.cleanup()
         if api.overlap.successor is None:  # we end in peace: nobody needs it
             newest.remove()
+            if not proxy.denylist.denials:
+                refused.remove()
 
 
 async def _tick(proxy: Proxy) -> None:
@@ -307,7 +244,7 @@ _PASS_S: Final = 2.0
 @dataclass(frozen=True)
 class Admin:
     proxy: Proxy
-    state: StateFile
+    kept: MemoryFile
     token: str | None
     overlap: Overlap
 
@@ -360,15 +297,12 @@ class Admin:
         return web.json_response(wire_json(self.proxy.view()))
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        body = generate_latest(GateCollector(self.proxy, self.state))
+        body = generate_latest(GateCollector(self.proxy))
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _health(self, _: web.Request) -> web.Response:
         up = {True: "up", False: "away", None: "not looked at yet"}[self.proxy.lighthouse.up]
-        lines = [f"ok: the Lighthouse is {up}", f"pid {os.getpid()}"]
-        if self.state.trouble is not None:
-            lines.append(self.state.trouble)
-        return web.Response(text="\n".join(lines) + "\n")
+        return web.Response(text=f"ok: the Lighthouse is {up}\npid {os.getpid()}\n")
 
     def _stranger(self, request: web.Request) -> web.Response | None:
         """The answer to one who may change nothing; None: this one may."""
@@ -388,8 +322,8 @@ class Admin:
             denials = parse_denials(json.loads(await request.read()))
         except (ValueError, RecursionError) as exc:
             return _error(400, str(exc))
-        if self.proxy.deny(denials) or self.state.trouble is not None:
-            await self.state.keep(self.proxy.denylist.denials)
+        if self.proxy.deny(denials):
+            self.kept.refuse(self.proxy.denylist.denials)
         return web.json_response(denials_json(self.proxy.denylist.denials))
 
     async def _hand_over(self, request: web.Request) -> web.Response:
@@ -410,9 +344,8 @@ def _error(status: int, text: str) -> web.Response:
 
 
 class GateCollector(Collector):
-    def __init__(self, proxy: Proxy, state: StateFile) -> None:
+    def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
-        self._state = state
 
     def collect(self) -> Iterator[Metric]:
         counts = self._proxy.counts
@@ -426,7 +359,7 @@ class GateCollector(Collector):
         for scope, number in counts.refused.items():
             refused.add_metric([scope.value], number)
         yield refused
-        for name, text, value in _gauges(self._proxy, self._state):
+        for name, text, value in _gauges(self._proxy):
             yield GaugeMetricFamily(f"lightkeeper_gate_{name}", text, value=float(value))
 
 
@@ -443,7 +376,7 @@ def _counters(counts: GateCounts) -> Iterator[tuple[str, str, int]]:
     yield "bad_clients", "Clients sent away for breaking HTTP/2", counts.bad_clients
 
 
-def _gauges(proxy: Proxy, state: StateFile) -> Iterator[tuple[str, str, float]]:
+def _gauges(proxy: Proxy) -> Iterator[tuple[str, str, float]]:
     calls = [call for client in proxy.clients for call in client.calls.values()]
     quorums = [call.stage for call in calls if call.method is Method.QUORUM]
     yield "held", "Quorum requests that wait for a newer list", quorums.count(Stage.HELD)
@@ -453,4 +386,3 @@ def _gauges(proxy: Proxy, state: StateFile) -> Iterator[tuple[str, str, float]]:
     yield "denials", "Entries of the list in force", len(proxy.denylist.denials)
     yield "quorum_id", "The highest quorum id that groups were given", proxy.quorum_ids.highest
     yield "lighthouse_restarts", "Seen in quorum ids that fell", proxy.quorum_ids.restarts
-    yield "state_trouble", "Whether --state cannot be read or written", state.trouble is not None

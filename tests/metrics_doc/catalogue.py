@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lightkeeper.monitor.gate.proxy import Proxy
-from lightkeeper.monitor.gate.serve import GateCollector, StateFile
+from lightkeeper.monitor.gate.serve import GateCollector
 from lightkeeper.monitor.metric import Definition
 from tests.metrics_doc.monitors import CATALOGUE
 from tests.metrics_doc.notes import GATE, RANK
@@ -88,7 +88,7 @@ def _rank() -> Iterator[Entry]:
 
 def _gate() -> Iterator[Entry]:
     proxy = Proxy(("127.0.0.1", 1), time.time)
-    for family in GateCollector(proxy, StateFile(None)).collect():
+    for family in GateCollector(proxy).collect():
         yield _entry(family, GATE)
 
 

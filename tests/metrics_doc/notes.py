@@ -56,7 +56,7 @@ _ALWAYS: Final = (
     "heartbeats_total", "quorum_requests_total", "unread_total", "waved_total",
     "upstream_retries_total", "resent_total", "told_again_total", "bad_clients_total", "held",
     "quorum_requests_under_way", "upstream_up", "connections", "denials", "kept", "quorum_id",
-    "lighthouse_restarts", "not_kept", "state_trouble",
+    "lighthouse_restarts", "not_kept",
 )  # fmt: skip
 
 GATE: Final[dict[str, tuple[str, str]]] = {

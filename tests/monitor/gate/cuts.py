@@ -261,13 +261,19 @@ def same_as_alone(replicas: list[Replica]) -> None:
         assert len(numbers) == 1, f"step {step} in quorums {numbers}"
 
 
-def cuts(way: str, count: int, chance: random.Random) -> list[dict[str, Any]]:
-    """One job, and so many cuts; a row for each.
+def cuts(
+    way: str, count: int, chance: random.Random, longest_s: float = 0.3
+) -> list[dict[str, Any]]:
+    """One job with steps of up to `longest_s`, and so many cuts; a row for each.
 
     Raises:
         AssertionError: a group ended, met a wrong quorum, or has another loss.
     """
-    groups, ranks, step_s = chance.randint(2, 5), chance.randint(1, 4), chance.uniform(0.0, 0.3)
+    groups, ranks, step_s = (
+        chance.randint(2, 5),
+        chance.randint(1, 4),
+        chance.uniform(0.0, longest_s),
+    )
     rows = []
     with job(way, groups, ranks, step_s) as (replicas, proxies):
         for _ in range(count):
@@ -278,7 +284,7 @@ def cuts(way: str, count: int, chance: random.Random) -> list[dict[str, Any]]:
                 proxy.cut(swallow_s)
             took_s = commit_more(replicas, 2)
             rows.append({
-                "way": way, "groups": groups, "ranks": ranks, "step_s": round(step_s, 2),
+                "way": way, "groups": groups, "ranks": ranks, "step_s": round(step_s, 3),
                 "hit": len(hit), "swallow_s": round(swallow_s, 2), "took_s": round(took_s, 2),
             })  # fmt: skip
         same_as_alone(replicas)
@@ -291,12 +297,14 @@ def main() -> int:
     parser.add_argument("--cuts", type=int, default=200)
     parser.add_argument("--a-job", type=int, default=10, help="cuts in one job")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--longest-step-s", type=float, default=0.3)
     parser.add_argument("--way", choices=WAYS, default="gate")
     args = parser.parse_args()
     os.environ.setdefault("RUST_LOG", "error")  # TorchFT reads it when it is loaded
     took: list[float] = []
     for number in range(-(-args.cuts // args.a_job)):
-        rows = cuts(args.way, args.a_job, random.Random(f"{args.seed}/{number}"))
+        chance = random.Random(f"{args.seed}/{number}")
+        rows = cuts(args.way, args.a_job, chance, args.longest_step_s)
         took += [row["took_s"] for row in rows]
         for row in rows:
             print(json.dumps(row), flush=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,10 +18,9 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lighthouse, Gate]]:
+def rig() -> Iterator[tuple[Lighthouse, Gate]]:
     lighthouse = Lighthouse(free_port())
-    state = tmp_path_factory.mktemp("gate") / "gate.json"
-    gate = Gate(lighthouse.url, free_port(), free_port(), "--state", str(state))
+    gate = Gate(lighthouse.url, free_port(), free_port())
     with running(lighthouse, gate):
         yield lighthouse, gate
 
@@ -141,17 +138,3 @@ def test_without_a_token_nobody_is_denied() -> None:
         answer = requests.put(f"{gate.admin}/v1/gate/denied", json={"denied": []}, timeout=5)
         assert answer.status_code == 403
         assert gate.view()["lighthouse_up"] is False
-
-
-def test_a_list_that_cannot_be_read_is_said_and_everybody_passes(tmp_path: Path) -> None:
-    state = tmp_path / "gate.json"
-    state.write_text(json.dumps({"denied": "everybody"}))
-    gate = Gate("http://127.0.0.1:1", free_port(), free_port(), "--state", str(state))
-    with running(gate):
-        assert gate.view()["denied"] == []
-        said = requests.get(f"{gate.admin}/healthz", timeout=5).text
-        assert "cannot read" in said
-        assert (
-            "lightkeeper_gate_state_trouble 1.0"
-            in requests.get(f"{gate.admin}/metrics", timeout=5).text
-        )

@@ -9,7 +9,6 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,10 +23,9 @@ DENIED = {"scope": "replica", "name": "rg_9:a", "reason": "hang of rg_9.0 on hos
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[tuple[Lighthouse, Gate]]:
+def rig() -> Iterator[tuple[Lighthouse, Gate]]:
     lighthouse = Lighthouse(free_port(), heartbeat_timeout_ms=5000)
-    state = str(tmp_path / "gate.json")
-    gate = Gate(lighthouse.url, free_port(), free_port(), "--state", state)
+    gate = Gate(lighthouse.url, free_port(), free_port())
     with running(lighthouse, gate):
         yield lighthouse, gate
 
