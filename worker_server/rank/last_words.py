@@ -227,7 +227,7 @@ def stand_in(part: Callable[[], None]) -> None:
             part()
         os._exit(128 + signal.SIGTERM)
 
-    masks: dict[int, set[signal.Signals]] = {}
+    masks: dict[int, set[Any]] = {}
 
     def block() -> None:
         """Before a fork: what the child gets before the handler is gone would end this process."""
