@@ -90,15 +90,14 @@ def _last_quorum(
     view = history.lighthouse
     if view is None or not view.ids:
         members = history.groups().get(group, ())
-        told = {track.step.quorum_id for track in members if track.step is not None}
-        quorum_id = told.pop() if len(told) == 1 else None
+        ids = {track.step.quorum_id for track in members if track.step is not None}
+        quorum_id = ids.pop() if len(ids) == 1 else None
         if quorum_id is None or any(track.died_s is None for track in members):
             return None
         return quorum_id, max(track.death_s for track in members)
-    ids = [name for name in incident.replica_ids if may_be_of(name, group)]
-    expired = view.expired.issuperset(view.ids.intersection(ids))
-    known = not view.ids.isdisjoint(ids) and (expired or _all_gone(history, incident, group))
-    return (view.quorum_id, history.now_s) if known else None
+    names = view.ids.intersection(n for n in incident.replica_ids if may_be_of(n, group))
+    gone = view.expired.issuperset(names) or _all_gone(history, incident, group)
+    return (view.quorum_id, history.now_s) if names and gone else None
 
 
 def _gone(

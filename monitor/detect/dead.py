@@ -751,8 +751,8 @@ def _is_lost(history: History, track: RankTrack) -> bool:
 def _silent_for(history: History, track: RankTrack, limit_s: float) -> bool:
     """True if its WorkerServer has answered nothing for so long, and its work was not done."""
     silent = track.silence_s(history.now_s) >= limit_s
-    known = track.report is not None or _should_run(history, track)
-    return silent and known and not finished(track)
+    missed = track.report is not None or _should_run(history, track)
+    return silent and missed and not finished(track)
 
 
 def _should_run(history: History, track: RankTrack) -> bool:

@@ -515,7 +515,7 @@ class History:
 def _told_ids(members: tuple[RankTrack, ...]) -> list[ReplicaId]:
     """Ids that a group reports, live processes first: a dead one may have had another."""
     return [
-        told
+        name
         for track in sorted(members, key=lambda track: track.died_s is not None)
-        if (told := track.trained_as if track.step is None else track.step.replica_id) is not None
+        if (name := track.trained_as if track.step is None else track.step.replica_id) is not None
     ]
