@@ -30,7 +30,7 @@ from lightkeeper.worker_server.wire import WAIT_QUORUM, Trouble
 
 
 def lighthouse_silent(history: History, graph: WaitGraph) -> Iterable[Verdict]:
-    """A Lighthouse that does not answer, or is back and does not help; accuses nobody. The victims are the
+    """A Lighthouse that does not answer, or is back too late; accuses nobody. The victims are the
     ranks that stand still for it.
     """
     since_s, away = history.away_since_s, history.away
