@@ -5,8 +5,7 @@ put it out; and the Lighthouse must have forgotten its heartbeat, or all its ran
 that the next quorum does not wait for it. Ranks of other groups that still stand in an exchange of
 a quorum with it cannot finish that exchange: TorchFT ends it at its timeout (60 s by default).
 Ending it now is what TorchFT does later, so no budget applies; but while the monitor doubts itself,
-during a pause, a maintenance window and in observe mode nothing is ended, and no rank is asked
-twice in one quorum.
+during a pause and in observe mode nothing is ended, and no rank is asked twice in one quorum.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def releases(
     """
     view, config = history.lighthouse, history.config
     held = config.observe or doubt is not None or snapshot.pause is not None
-    if view is None or held or not config.release_survivors or policy.window(history.now_s):
+    if view is None or held or not config.release_survivors:
         return ()
     orders = []
     for incident, group in _gone(history, incidents, past, policy):

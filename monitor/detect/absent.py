@@ -44,7 +44,7 @@ def _judge(history: History, group: GroupName, tracks: list[RankTrack]) -> Verdi
         return None  # the job stands, or is over
     hosts = history.hosts(tuple(track.rank for track in tracks))
     said, away_s = told(history, tracks), history.now_s - left_s
-    why = "" if said is None else parted(group, said, away_s, history.now_s) + "; "
+    why = "" if said is None else parted(group, listed(hosts), said, away_s, history.now_s) + "; "
     return Verdict(
         kind=Kind.ABSENT,
         groups=(group,),

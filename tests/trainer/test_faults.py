@@ -273,11 +273,11 @@ def test_one_bit_flips_at_the_next_commit_alone():
 CALLS = {
     "mismatch": [("all_gather", 4), ("all_reduce", 1)],
     "mismatch:size": [("all_reduce", 2), ("all_reduce", 1)],
-    "tests.campaign.acts:dtype": [("all_reduce", 4), ("all_reduce", 1)],
-    "tests.campaign.acts:order": [("all_reduce", 1), ("all_reduce", 4)],
-    "tests.campaign.acts:extra": [("all_reduce", 4), ("all_reduce", 4), ("all_reduce", 1)],
-    "tests.campaign.acts:skip": [("all_reduce", 1)],
-    "tests.campaign.acts:receive": [("recv", 1), ("all_reduce", 1)],
+    "experiments.campaign.acts:dtype": [("all_reduce", 4), ("all_reduce", 1)],
+    "experiments.campaign.acts:order": [("all_reduce", 1), ("all_reduce", 4)],
+    "experiments.campaign.acts:extra": [("all_reduce", 4), ("all_reduce", 4), ("all_reduce", 1)],
+    "experiments.campaign.acts:skip": [("all_reduce", 1)],
+    "experiments.campaign.acts:receive": [("recv", 1), ("all_reduce", 1)],
 }
 
 
