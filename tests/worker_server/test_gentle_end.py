@@ -13,7 +13,8 @@ from lightkeeper.worker_server.rank import exchange, gentle_end
 from lightkeeper.worker_server.run_dir import RankFiles, read_json, write_json
 from lightkeeper.worker_server.sidecar.process import EvictionResult, end_rank
 from tests.waiting import wait_for
-from tests.worker_server.test_evict import FakeRank, FakeStarted, view
+from tests.worker_server.doubles import FakeProcess
+from tests.worker_server.test_evict import FakeStarted, view
 
 STUB = "torchft-nccl"
 
@@ -158,7 +159,7 @@ def test_an_order_reaches_the_rank_by_its_file(groups, log, tmp_path):
 
 
 def test_the_gentle_part_comes_before_sigterm_and_stands_in_the_result():
-    rank = FakeRank("SIGTERM")
+    rank = FakeProcess("SIGTERM")
 
     def gently():
         rank.sent.append("gently")
@@ -171,7 +172,7 @@ def test_the_gentle_part_comes_before_sigterm_and_stands_in_the_result():
 
 @pytest.mark.parametrize("seen", [view("T"), view(beat=9.0)], ids=["stopped", "no beat"])
 def test_who_can_hear_nothing_is_ended_at_once(seen):
-    rank = FakeRank("SIGKILL")
+    rank = FakeProcess("SIGKILL")
 
     def gently():
         raise AssertionError("asked")
