@@ -164,8 +164,8 @@ def test_what_the_scheduler_says_of_a_lost_group_after_its_eviction_is_in_the_st
 
     def alter(seen: Snapshot) -> Snapshot:
         for_s = seen.now_s - START_S - LEFT_S
-        told = runs if for_s < 34 else ours if for_s < 40 else lost
-        return replace(told(seen), schedulers=True)
+        row = runs if for_s < 34 else ours if for_s < 40 else lost
+        return replace(row(seen), schedulers=True)
 
     script = [at(LEFT_S, crash("rg_1.0")), at(LEFT_S, silent("rg_1.0", 300.0))]
     fleet = SimFleet(3, 1, script)
