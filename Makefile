@@ -87,16 +87,16 @@ scoreboard: setup  ## ours and torchfrtrace on simulated jobs with known faults;
 	LIGHTKEEPER_COMMAND="make scoreboard" $(BIN)/python -m tests.corpus.scoreboard $(ARGS)
 
 campaign: setup  ## every fault class on real fleets, 20 runs each; writes evidence/campaign.md (3 hours; --resume)
-	LIGHTKEEPER_COMMAND="make campaign" $(BIN)/python -m tests.campaign --resume $(ARGS)
+	LIGHTKEEPER_COMMAND="make campaign" $(BIN)/python -m experiments campaign --resume $(ARGS)
 
 matrix: setup  ## faults x Lighthouse up or down, with and without lightkeeper and gate; writes evidence/eviction-matrix.md (2 hours)
-	LIGHTKEEPER_COMMAND="make matrix" $(BIN)/python -m tests.matrix $(ARGS)
+	LIGHTKEEPER_COMMAND="make matrix" $(BIN)/python -m experiments eviction-matrix --resume $(ARGS)
 
 field: setup  ## bugs as people write them, on scripts that know nothing of us, 3 runs each; writes evidence/field.md (5 hours; --resume, ARGS="--only lock --runs 1")
-	LIGHTKEEPER_COMMAND="make field" $(BIN)/python -m tests.field --resume $(ARGS)
+	LIGHTKEEPER_COMMAND="make field" $(BIN)/python -m experiments field --resume $(ARGS)
 
-netlab: setup  ## networks that break under a job, with lightkeeper and TorchFT alone; as root, in namespaces; writes evidence/netlab.md (3 hours; ARGS="host-lost --runs 5")
-	LIGHTKEEPER_COMMAND="make netlab" $(BIN)/python -m tests.netlab run --alone --results evidence/netlab.jsonl --page evidence/netlab.md $(ARGS)
+netlab: setup  ## networks that break under a job, with lightkeeper and TorchFT alone; as root, in namespaces; writes evidence/netlab.md (3 hours; ARGS="--only host-lost --runs 5")
+	LIGHTKEEPER_COMMAND="make netlab" $(BIN)/python -m experiments netlab --resume $(ARGS)
 
 kubernetes: setup  ## the examples on a real Kubernetes of this machine; rollouts, drains, lost nodes; as root, with Go and docker; writes evidence/kubernetes.md (2 hours; ARGS="run rollout drain-.*", ARGS=down)
 	LIGHTKEEPER_COMMAND="make kubernetes" $(BIN)/python -m tests.kubernetes $(ARGS)
@@ -108,13 +108,13 @@ matrix-versions: setup  ## the tests that versions can break on {torch 2.13, 2.1
 	$(BIN)/python -m tests.versions $(ARGS)
 
 loss-band: setup  ## loss of a run with evictions beside one without, same seed; evidence/README.md (6 minutes)
-	$(BIN)/python -m tests.band $(ARGS)
+	$(BIN)/python -m experiments.band $(ARGS)
 
 kill-each: setup  ## every process of a real fleet killed in turn, with and without gate; writes evidence/kill-each.md (25 minutes)
-	LIGHTKEEPER_COMMAND="make kill-each" $(BIN)/python -m tests.killing $(ARGS)
+	LIGHTKEEPER_COMMAND="make kill-each" $(BIN)/python -m experiments kill-each --resume $(ARGS)
 
 soak: setup  ## healthy training with pauses, contention, monitor restarts; evidence/campaign.md (30 minutes a shape)
-	LIGHTKEEPER_COMMAND="make soak" $(BIN)/python -m tests.campaign.soak $(ARGS)
+	LIGHTKEEPER_COMMAND="make soak" $(BIN)/python -m experiments soak --resume $(ARGS)
 
 lock: setup  ## the container's dependencies, pinned with hashes (ARGS=--upgrade: the newest that fit)
 	cd examples/container && $(LOCK) ../../pyproject.toml $(addprefix --extra ,monitor kubernetes postgres gate) -o requirements.lock $(ARGS)

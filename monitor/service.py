@@ -55,10 +55,9 @@ from lightkeeper.monitor.model.eviction import Eviction, Remembered
 from lightkeeper.monitor.model.names import GroupName
 from lightkeeper.monitor.model.observation import LighthouseAway
 from lightkeeper.monitor.rulebook import Rulebook, standing
-from lightkeeper.monitor.show import metrics_upkeep
+from lightkeeper.monitor.show import metrics as page_metrics
 from lightkeeper.monitor.show.answers import AppContext
-from lightkeeper.monitor.show.exposition import Bounds
-from lightkeeper.monitor.show.metrics import ViewCollector
+from lightkeeper.monitor.show.metrics import Bounds, ViewCollector
 from lightkeeper.monitor.show.server import (
     FEW_FILES,
     ServeError,
@@ -301,7 +300,7 @@ def build(
         keeper = gatekeeper
         keeper.start(evictors.log.progress, remembered.evictions)
         stack.callback(keeper.close)
-        metrics.register(Filled(metrics_upkeep.GATE_METRICS, lambda: keeper))
+        metrics.register(Filled(page_metrics.GATE_METRICS, lambda: keeper))
     evidence = Evidence(
         clock=clock,
         fetcher=fetcher,
@@ -579,11 +578,11 @@ class Service:
     def _collect(self, components: Components, server: Server) -> None:
         """Register the metrics that are read at each scrape."""
         keeper, store, registry = self.keeper, components.store, components.metrics
-        registry.register(Filled((metrics_upkeep.BUILD,), version))
-        registry.register(Filled(metrics_upkeep.STORE, lambda: store))
-        registry.register(Filled(metrics_upkeep.JOURNAL, lambda: keeper.journal_stats))
-        registry.register(Filled((metrics_upkeep.REFUSED,), lambda: components.registry.refused))
-        registry.register(Filled(metrics_upkeep.LEASE, self._lease.standing))
+        registry.register(Filled((page_metrics.BUILD,), version))
+        registry.register(Filled(page_metrics.STORE, lambda: store))
+        registry.register(Filled(page_metrics.JOURNAL, lambda: keeper.journal_stats))
+        registry.register(Filled((page_metrics.REFUSED,), lambda: components.registry.refused))
+        registry.register(Filled(page_metrics.LEASE, self._lease.standing))
         bounds = self._options.bounds
         wait = partial(keeper.idle.wait, _SCRAPE_WAITS_S)
         registry.register(ViewCollector(lambda: keeper.view, bounds, wait))
@@ -594,7 +593,7 @@ class Service:
         }
         if components.lighthouse is not None:
             queues["evictions"] = lambda: len(components.evictors.active())
-        registry.register(Filled((metrics_upkeep.QUEUES,), lambda: queues))
+        registry.register(Filled((page_metrics.QUEUES,), lambda: queues))
 
     def _app_context(self, components: Components, fetcher: Fetcher, server: Server) -> AppContext:
         keeper, store = self.keeper, components.store

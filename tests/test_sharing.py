@@ -16,10 +16,14 @@ CHEAP = {"tests/monitor/act/schedulers/test_webhook.py", "tests/worker_server/te
 
 def test_whatever_trains_for_real_is_one_of_two_units_and_goes_first() -> None:
     demo = "tests/integration/test_demo.py::test_one"
-    assert unit_of(demo) == unit_of("tests/campaign/test_fleet.py::test_two[a@b]") == "fleets"
+    assert (
+        unit_of(demo)
+        == unit_of("tests/experiments/test_campaign_fleet.py::test_two[a@b]")
+        == "fleets"
+    )
     assert turn_of(demo) == 0
     assert unit_of("tests/trainer/test_fleet.py::test_five") == "trainers"
-    assert turn_of("tests/killing/test_killing.py::test_six") == 1
+    assert turn_of("tests/experiments/test_killing.py::test_six") == 1
     for path in (ROOT / "tests/integration").rglob("test_*.py"):
         assert turn_of(str(path.relative_to(ROOT))) < 3
     alone = "tests/worker_server/test_endpoints.py::test_three"

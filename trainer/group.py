@@ -14,9 +14,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from lightkeeper.worker_server.wire import rank_name
 
-STAGE = "stage"
-SHARD = "shard"
-
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
@@ -70,18 +67,17 @@ def _device(wanted: str, local_rank: int) -> torch.device:
 
 @dataclass(frozen=True, slots=True)
 class Intra:
-    """The ranks of one replica group: the mesh of the model, and two process groups over it.
+    """The ranks of one replica group: the mesh that FSDP2 shards over, and two process groups.
 
     Real jobs have several process groups over the same ranks, so this one does.
     """
 
     mesh: DeviceMesh
-    """Dimensions `stage` (pipeline) and `shard` (FSDP2), in this order."""
     norms: dist.ProcessGroup
     metrics: dist.ProcessGroup
 
 
-def join_group(place: RankPlace, timeout_s: float, pipeline: int) -> Intra | None:
+def join_group(place: RankPlace, timeout_s: float) -> Intra | None:
     """Join the other ranks of this replica group; None when this rank is the whole group.
 
     `init_process_group` also starts the store in which TorchFT's Manager writes its address.
@@ -89,16 +85,10 @@ def join_group(place: RankPlace, timeout_s: float, pipeline: int) -> Intra | Non
     timeout = timedelta(seconds=timeout_s)
     backend = "gloo" if place.device.type == "cpu" else "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, timeout=timeout)
-    if place.world_size % pipeline:
-        sys.exit(
-            f"trainer: --pipeline {pipeline} does not divide the {place.world_size} ranks of "
-            f"{place.group}"
-        )
     if place.world_size == 1:
         return None
-    shape = (pipeline, place.world_size // pipeline)
     return Intra(
-        mesh=init_device_mesh(place.device.type, shape, mesh_dim_names=(STAGE, SHARD)),
+        mesh=init_device_mesh(place.device.type, (place.world_size,)),
         norms=dist.new_group(timeout=timeout, group_desc="intra"),
         metrics=dist.new_group(timeout=timeout, group_desc="metrics"),
     )

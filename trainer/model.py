@@ -1,8 +1,9 @@
 """A byte-level transformer: the smallest model that trains and is split like a big one.
 
 The vocabulary is the 256 byte values, so there is no tokenizer. With its defaults it has
-475,776 parameters and a step takes 25 to 30 ms of one core. Inside a replica group it is split by
-FSDP2 and into the stages of a pipeline.
+475,776 parameters and a step takes 25 to 30 ms of one core. Inside a replica group FSDP2 splits it:
+each rank holds its *piece*, some rows of every parameter. Groups average their gradients and heal
+piece by piece, each rank with those of the same number in the other groups.
 
 It reads the Python standard library's own source: real text that is on every machine, with nothing
 to download or ship. The sampler has no state. A batch is a function of (seed, step, replica group,
@@ -26,7 +27,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from lightkeeper.trainer.group import SHARD, STAGE, Intra
+from lightkeeper.trainer.group import Intra
 from lightkeeper.trainer.options import TrainOptions
 
 VOCABULARY: Final = 256
@@ -63,34 +64,25 @@ class ByteTransformer(nn.Module):
 
     def __init__(self, opt: TrainOptions) -> None:
         super().__init__()
-        self.embed: nn.Embedding | None = nn.Embedding(VOCABULARY, opt.width)
-        self.position: nn.Embedding | None = nn.Embedding(opt.context, opt.width)
+        self.embed = nn.Embedding(VOCABULARY, opt.width)
+        self.position = nn.Embedding(opt.context, opt.width)
         self.blocks = nn.ModuleDict({str(n): Block(opt) for n in range(opt.layers)})
-        self.norm: nn.RMSNorm | None = nn.RMSNorm(opt.width)
-        self.head: nn.Linear | None = nn.Linear(opt.width, VOCABULARY, bias=False)
+        self.norm = nn.RMSNorm(opt.width)
+        self.head = nn.Linear(opt.width, VOCABULARY, bias=False)
         for table in (self.embed, self.position):
             nn.init.normal_(table.weight, std=0.02)
-        self.parameter_count = len(list(self.parameters()))
-        """Parameters of the whole model, also where this rank holds one stage of it."""
 
     def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
-        """The logits of bytes, (batch, context) of int64; with `targets`, their mean loss.
-
-        A stage of a pipeline takes what the stage before it gives, and gives what its last block
-        does.
+        """The logits of bytes, (batch, context) of int64; with `targets`, their mean cross entropy
+        in nats per byte.
         """
-        if self.embed is not None and self.position is not None:
-            x = self.embed(x) + self.position.weight[: x.shape[1]]
+        x = self.embed(x) + self.position.weight[: x.shape[1]]
         for block in self.blocks.values():
             x = block(x)
-        if self.norm is not None and self.head is not None:
-            x = self.head(self.norm(x))
-        return x if targets is None else loss_of(x, targets)
-
-
-def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross entropy in nats per byte."""
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        logits: Tensor = self.head(self.norm(x))
+        if targets is None:
+            return logits
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def build(opt: TrainOptions) -> ByteTransformer:
@@ -102,37 +94,89 @@ def build(opt: TrainOptions) -> ByteTransformer:
 # -- inside a replica group ---------------------------------------------------------------------
 
 
-def split(network: ByteTransformer, intra: Intra | None, opt: TrainOptions) -> None:
-    """Give this rank its part of the model, in place, in the same order as torchtitan.
-
-    Stages of a pipeline first, then FSDP2 around each block and around all.
-    """
-    if intra is not None and opt.pipeline > 1:
-        _keep_stage(network, intra.mesh[STAGE].get_local_rank(), opt.pipeline)
-    if intra is not None and intra.mesh[SHARD].size() > 1:
+def split(network: ByteTransformer, intra: Intra | None) -> None:
+    """Give this rank its part of the model, in place: FSDP2 around each block and around all."""
+    if intra is not None:
         from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - 8 s of CPU to import
 
-        mesh = intra.mesh[SHARD]
         for block in network.blocks.values():
-            fully_shard(block, mesh=mesh)
-        fully_shard(network, mesh=mesh)
-
-
-def _keep_stage(network: ByteTransformer, stage: int, stages: int) -> None:
-    """Drop what other stages hold: the first embeds, the last predicts, each has its blocks."""
-    layers = len(network.blocks)
-    for layer in range(layers):
-        if layer * stages // layers != stage:
-            del network.blocks[str(layer)]
-    if stage > 0:
-        network.embed = network.position = None
-    if stage < stages - 1:
-        network.norm = network.head = None
+            fully_shard(block, mesh=intra.mesh)
+        fully_shard(network, mesh=intra.mesh)
 
 
 def local(tensor: Tensor) -> Tensor:
     """The rank's part of a tensor, sharing its memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+class Piece:
+    """Views of this rank's tensors, taken once.
+
+    TorchFT asks for the state on its quorum thread while the main thread is in the forward pass; a
+    state_dict() at that moment runs hooks while FSDP2 works (it broke torchtitan 0.3.0). Returning
+    the same tensors every time is safe: they change only in the optimizer step, during which
+    TorchFT lets no checkpoint be read.
+    """
+
+    def __init__(self, network: ByteTransformer, optimizer: torch.optim.Optimizer) -> None:
+        self._parameters = list(network.parameters())
+        self.gradient = self._flatten_gradient()
+        """All gradients of this rank; each parameter's `.grad` is a view of it."""
+        _make_moments(optimizer)
+        self.state = {name: local(part) for name, part in tensors_of(network, optimizer).items()}
+        """Name -> this rank's part of every tensor of the state."""
+        self.weights = {name: part for name, part in self.state.items() if "/" not in name}
+        """The same without the optimizer's."""
+
+    def _flatten_gradient(self) -> Tensor:
+        """FSDP2 adds to an existing gradient, so it can live in our own memory."""
+        parts = [local(parameter) for parameter in self._parameters]
+        flat = torch.zeros(sum(part.numel() for part in parts), device=parts[0].device)
+        views = torch.split(flat, [part.numel() for part in parts])
+        for parameter, part, view in zip(self._parameters, parts, views, strict=True):
+            gradient = view.view_as(part)
+            if isinstance(parameter, DTensor):
+                gradient = DTensor.from_local(
+                    gradient,
+                    parameter.device_mesh,
+                    parameter.placements,
+                    run_check=False,
+                    shape=parameter.shape,
+                    stride=parameter.stride(),
+                )
+            parameter.grad = gradient
+        return flat
+
+    def squares(self) -> Tensor:
+        """Sum of squares of each parameter's gradient."""
+        gradients = (p.grad for p in self._parameters if p.grad is not None)
+        return torch.stack([local(gradient).square().sum() for gradient in gradients])
+
+
+def tensors_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Every weight, and its optimizer state as NAME/KIND.
+
+    A sharded tensor stays a DTensor, which knows where its part belongs.
+    """
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in network.named_parameters():
+        tensors[name] = parameter.data
+        for kind, tensor in optimizer.state[parameter].items():
+            tensors[f"{name}/{kind}"] = tensor
+    return tensors
+
+
+def _make_moments(optimizer: torch.optim.Optimizer) -> None:
+    """AdamW makes its tensors in its first step, so this takes one that changes nothing."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    optimizer.step()  # gradients and rate are zero: this only creates the moments
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    for state in optimizer.state.values():
+        for tensor in state.values():
+            local(tensor).zero_()
 
 
 # -- data ---------------------------------------------------------------------------------------
@@ -164,7 +208,7 @@ class Batches:
     opt: TrainOptions
     group_index: int
     reader: int
-    """Number of the reader in its group; stages share one."""
+    """Number of the rank in its group."""
 
     def draw(self, step: int, micro: int) -> tuple[Tensor, Tensor]:
         """Batch number `micro` of the try of `step`."""

@@ -83,8 +83,8 @@ def number(kind: type[int] | type[float], least: float, most: float) -> Callable
 _DESCRIPTION: Final = """\
 One rank of a fault-tolerant training job: a byte-level transformer on the Python standard
 library's own source. Ranks of one replica group start together under torchrun and split the
-model (FSDP2, stages of a pipeline); replica groups find each other through the
-TorchFT Lighthouse, average their gradients, and may come and go.
+model (FSDP2); replica groups find each other through the TorchFT Lighthouse, average their
+gradients, and may come and go.
 """
 
 _EPILOG: Final = """\
@@ -123,12 +123,6 @@ class TrainOptions:
         choices=("cpu", "cuda"),
         title="inside a group",
     )
-    pipeline: int = option(
-        "stages that pass the step's batches on: its micro-batches are those of --accumulate",
-        1,
-        least=1,
-    )
-
     layers: int = option("blocks", 2, least=1, title="model")
     width: int = option("of the residual stream", 128, least=1)
     heads: int = option("of attention", 4, least=1)
@@ -183,11 +177,4 @@ def parse(arguments: Sequence[str] | None = None) -> TrainOptions:
         top.error(f"--width {opt.width} does not divide by --heads {opt.heads}")
     if (opt.checkpoint_every or opt.resume) and opt.checkpoint_dir is None:
         top.error("--checkpoint-every and --resume need --checkpoint-dir DIR")
-    if opt.layers < opt.pipeline:
-        top.error(f"--layers {opt.layers} do not fill the stages of --pipeline {opt.pipeline}")
-    if opt.accumulate < opt.pipeline:
-        top.error(
-            f"--pipeline {opt.pipeline} needs a micro-batch for each stage: --accumulate "
-            f"{opt.pipeline} or more"
-        )
     return opt

@@ -5,11 +5,10 @@ Run it under torchrun, one torchrun per replica group (`--help` has a session to
     REPLICA_GROUP=rg_1 torchrun --standalone --nproc-per-node 2 -m lightkeeper.trainer.train
 
 Two levels of data parallelism. Inside a replica group the ranks depend on each other: FSDP2
-splits the model over them, or they are the stages of a pipeline; when one fails, the group fails
-and its launcher restarts it. Groups do not depend on each other: at every step TorchFT agrees on
-which take part (the quorum), averages their gradients, and votes on whether the step counts (the
-commit). A group that comes back fetches the weights of one that stayed, over HTTP, while the others
-continue.
+splits the model over them; when one fails, the group fails and its launcher restarts it. Groups do
+not depend on each other: at every step TorchFT agrees on which take part (the quorum), averages
+their gradients, and votes on whether the step counts (the commit). A group that comes back fetches
+the weights of one that stayed, over HTTP, while the others continue.
 
 Waiting for other groups happens only in phase "communication". Waiting inside the group happens
 there and in FSDP2's collectives, whose ranks the flight recorder knows. So an observer can
@@ -27,7 +26,6 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -45,13 +43,11 @@ from torchft.process_group import ProcessGroupGloo, ProcessGroupNCCL
 
 import lightkeeper
 from lightkeeper.trainer import group, model, options, status
-from lightkeeper.trainer.group import SHARD
 from lightkeeper.trainer.injector import Injector, WorkStretcher, act
-from lightkeeper.trainer.piece import Piece, tensors_of
+from lightkeeper.trainer.model import Piece, tensors_of
 
 if TYPE_CHECKING:
     from lightkeeper.trainer.options import TrainOptions
-    from lightkeeper.trainer.pipeline import Pipeline
     from lightkeeper.worker_server.rank.reporter import Reporter
 
 
@@ -100,17 +96,11 @@ class Rank:
             self.place.name, self.place.host, opt.fault_file, partial(act, self)
         )
         self.pace = WorkStretcher(opt.step_time_s)
-        self.intra = group.join_group(self.place, opt.group_timeout_s, opt.pipeline)
+        self.intra = group.join_group(self.place, opt.group_timeout_s)
         """None: this rank is its whole group."""
 
         self.network = model.build(opt).to(self.place.device)
-        model.split(self.network, self.intra, opt)
-        self.pipeline: Pipeline | None = None
-        """None: this rank holds all layers."""
-        if self.intra is not None and opt.pipeline > 1:
-            from lightkeeper.trainer.pipeline import Pipeline  # noqa: PLC0415 - 3 s of CPU
-
-            self.pipeline = Pipeline(self.network, self.intra, opt, self.injector, reporter)
+        model.split(self.network, self.intra)
         self.optimizer = torch.optim.AdamW(self.network.parameters(), lr=opt.learning_rate)
         self.piece = Piece(self.network, self.optimizer)
         resumed = resume(self)
@@ -119,10 +109,8 @@ class Rank:
             self.manager.load_state_dict(resumed)
         reporter.observe_manager(self.manager)
         text = model.standard_library()
-        # The stages of a pipeline work on the same batch.
-        mesh = None if self.intra is None else self.intra.mesh[SHARD]
-        reader = self.place.group_rank if mesh is None else mesh.get_local_rank()
-        self.batches = model.Batches(text, opt, model.group_index(self.place.group), reader)
+        index = model.group_index(self.place.group)
+        self.batches = model.Batches(text, opt, index, self.place.group_rank)
         self.record = status.StatusFile(opt.status_file, rank=self.place.name, pid=os.getpid())
         self.record.write(
             "started",
@@ -233,8 +221,6 @@ def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
         injector.poll(step)
         drawn = [rank.batches.draw(step, micro) for micro in range(rank.opt.accumulate)]
         batches = [(inputs.to(device), targets.to(device)) for inputs, targets in drawn]
-    if rank.pipeline is not None:
-        return run_stage(rank, rank.pipeline, batches), True
     total, finite = torch.zeros((), device=device), True
     for micro, (inputs, targets) in enumerate(batches):
         with reporter.phase("forward"):
@@ -257,27 +243,13 @@ def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
     return total, finite
 
 
-def run_stage(rank: Rank, pipeline: Pipeline, batches: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """By this rank's stage: the last stage has the loss, the others zero.
-
-    It does not ask whether a number is finite: a NaN of one stage is soon in all of them.
-    """
-    with rank.reporter.phase("forward"):
-        rank.pace.begin_work()
-    # But for each micro-batch's forward and backward.
-    with rank.reporter.phase("communication"):
-        loss = pipeline.step(batches)
-    rank.pace.end_work()
-    return loss
-
-
 def sum_in_group(rank: Rank, squares: Tensor, loss: Tensor) -> None:
     """Sum `squares` and average `loss` over the group, in place."""
     if rank.intra is None:
         return
     dist.all_reduce(squares, group=rank.intra.norms)
     dist.all_reduce(loss, group=rank.intra.metrics)
-    loss /= rank.place.world_size // rank.opt.pipeline  # gloo sums; it has no average
+    loss /= rank.place.world_size  # gloo sums; it has no average
 
 
 # -- beside the steps: logs, evaluation, and periodic work ------------------------------------
@@ -314,13 +286,15 @@ def now_and_then(rank: Rank, step: int) -> None:
     opt = rank.opt
     if opt.fingerprint_every and step % opt.fingerprint_every == 0:
         write_fingerprint(rank, step)
+    # Saved first: after a forward pass alone FSDP2 holds whole tensors, of which the optimizer
+    # knows nothing, until the next backward pass.
+    if opt.checkpoint_dir and opt.checkpoint_every and step % opt.checkpoint_every == 0:
+        with rank.reporter.phase("checkpoint"):
+            save(rank, opt.checkpoint_dir / rank.place.group)
     if opt.evaluate_every and step % opt.evaluate_every == 0:
         with rank.reporter.phase("evaluation"):
             unseen = evaluate(rank)
         rank.record.write("evaluation", step=step, loss=unseen)
-    if opt.checkpoint_dir and opt.checkpoint_every and step % opt.checkpoint_every == 0:
-        with rank.reporter.phase("checkpoint"):
-            save(rank, opt.checkpoint_dir / rank.place.group)
 
 
 def write_fingerprint(rank: Rank, step: int) -> None:
@@ -332,11 +306,10 @@ def write_fingerprint(rank: Rank, step: int) -> None:
 def evaluate(rank: Rank) -> float:
     """Mean loss over text drawn with another seed, the same on all ranks."""
     total, device = 0.0, rank.place.device
-    measure = rank.network if rank.pipeline is None else rank.pipeline.evaluate
     with torch.no_grad():
         for number in range(rank.opt.evaluate_batches):
             inputs, targets = rank.batches.draw_unseen(number)
-            total += float(measure(inputs.to(device), targets.to(device)))
+            total += float(rank.network(inputs.to(device), targets.to(device)))
     return total / rank.opt.evaluate_batches
 
 

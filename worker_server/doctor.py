@@ -67,6 +67,16 @@ class DoctorFinding(NamedTuple):
     where: str = "this host"
 
 
+def _judged(check: str, said: str, *cases: tuple[object, str, str, str]) -> DoctorFinding:
+    """The first case that holds, else OK. A case: whether it holds, the state, what it adds to
+    `said`, and what to do.
+    """
+    for holds, state, more, do in cases:
+        if holds:
+            return DoctorFinding(check, state, said + more, do)
+    return DoctorFinding(check, OK, said)
+
+
 class RankHere(NamedTuple):
     """A rank found on this host, or (without `url`) one that would start here."""
 
@@ -111,11 +121,10 @@ def of_versions() -> Iterator[DoctorFinding]:
         if have is None:
             said, do = f"no {name} beside {sys.executable}", "run it with the Python that trains"
             yield DoctorFinding("versions", UNKNOWN, said, do)
-        elif have.startswith(tried):
-            yield DoctorFinding("versions", OK, f"{name} {have}")
-        else:
-            do = f"known: {name} {', '.join(tried)}; see `unhooked` of /v1/state"
-            yield DoctorFinding("versions", WARNING, f"{name} {have} was not tried", do)
+            continue
+        do = f"known: {name} {', '.join(tried)}; see `unhooked` of /v1/state"
+        unknown = not have.startswith(tried)
+        yield _judged("versions", f"{name} {have}", (unknown, WARNING, " was not tried", do))
 
 
 def of_torchft_bugs(ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
@@ -163,14 +172,13 @@ def of_name(name: str, lookup: Callable[[str], Iterable[str]] = _addresses) -> D
         do = "add it to /etc/hosts or the DNS: TorchFT and gloo look it up"
         return DoctorFinding(check, FAILED, f"{name}: {exc.strerror}", do)
     said = f"{name} leads to {', '.join(addresses)}"
-    if not all(ip_address(address.partition("%")[0]).is_loopback for address in addresses):
-        return DoctorFinding(check, OK, said)
-    said += ": on several hosts every heal ends with `connection refused`, or a timeout"
+    local = all(ip_address(address.partition("%")[0]).is_loopback for address in addresses)
+    why = ": on several hosts every heal ends with `connection refused`, or a timeout"
     do = (
         "let /etc/hosts give the name the address that the other hosts use, and torchrun's "
         "--master-addr be one that they reach"
     )
-    return DoctorFinding(check, WARNING, said, do)
+    return _judged(check, said, (local, WARNING, why, do))
 
 
 def _version(name: str) -> str | None:
@@ -192,17 +200,15 @@ def of_memory(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     filesystem = os.statvfs(place)
     free_bytes = filesystem.f_bavail * filesystem.f_frsize
     said = f"{place}, {free_bytes >> 20} MiB free"
-    if troubles:
-        do = "a page on a disk costs a write at every step: mend the first place"
-        yield DoctorFinding(check, WARNING, f"{said}; {troubles[0]}", do)
-    elif free_bytes < _SHM_LEAST_BYTES:
-        do = (
-            "give the container more shared memory (docker --shm-size, an emptyDir of "
-            "medium Memory): data loaders need it too"
-        )
-        yield DoctorFinding(check, WARNING, said, do)
-    else:
-        yield DoctorFinding(check, OK, said)
+    mend = "a page on a disk costs a write at every step: mend the first place"
+    grow = (
+        "give the container more shared memory (docker --shm-size, an emptyDir of "
+        "medium Memory): data loaders need it too"
+    )
+    yield _judged(
+        check, said, (troubles, WARNING, f"; {'; '.join(troubles)}", mend),
+        (free_bytes < _SHM_LEAST_BYTES, WARNING, "", grow),
+    )  # fmt: skip
 
 
 def of_ptrace(proc: Path = Path("/proc")) -> Iterator[DoctorFinding]:
@@ -211,15 +217,13 @@ def of_ptrace(proc: Path = Path("/proc")) -> Iterator[DoctorFinding]:
         scope = int((proc / "sys/kernel/yama/ptrace_scope").read_text(encoding="ascii"))
     except (OSError, ValueError):
         scope = 0
-    said = f"kernel.yama.ptrace_scope is {scope}"
-    if scope <= 1:  # a rank allows its own WorkerServer to trace it
-        yield DoctorFinding("ptrace", OK, said)
-    else:
-        do = (
-            "sysctl kernel.yama.ptrace_scope=1; in a container SYS_PTRACE. Without it "
-            "hangs are named after 30 s instead of 12, and a held GIL without its line"
-        )
-        yield DoctorFinding("ptrace", WARNING, f"{said}: no stacks from outside", do)
+    do = (
+        "sysctl kernel.yama.ptrace_scope=1; in a container SYS_PTRACE. Without it "
+        "hangs are named after 30 s instead of 12, and a held GIL without its line"
+    )
+    # with 1, a rank allows its own WorkerServer to trace it
+    case = scope > 1, WARNING, ": no stacks from outside", do
+    yield _judged("ptrace", f"kernel.yama.ptrace_scope is {scope}", case)
 
 
 # -- the environment of a rank -------------------------------------------------------------------
@@ -253,12 +257,10 @@ def of_buffers(rank: RankHere) -> Iterator[DoctorFinding]:
     text = "2000" if name is None else rank.environ[name]
     said = "torch's default" if name is None else f"{name}={text}"
     entries = int(text) if text.isdigit() else 0
-    if entries >= _ENTRIES_LEAST:
-        yield DoctorFinding(check, OK, said)
-    elif entries:
-        yield DoctorFinding(check, WARNING, f"{said}: torch's recorder holds hardly a step", do)
-    else:
-        yield DoctorFinding(check, FAILED, f"{said}: torch's recorder is off", do)
+    yield _judged(
+        check, said, (not entries, FAILED, ": torch's recorder is off", do),
+        (entries < _ENTRIES_LEAST, WARNING, ": torch's recorder holds hardly a step", do),
+    )  # fmt: skip
 
 
 def of_timeouts(rank: RankHere) -> Iterator[DoctorFinding]:
@@ -270,19 +272,19 @@ def of_timeouts(rank: RankHere) -> Iterator[DoctorFinding]:
         f"TorchFT's collectives {work_s:g} s, quorum {quorum_s:g} s; NCCL's watchdog "
         f"{watchdog_s:g} s"
     )
-    if min(work_s, quorum_s) < _NAMED_S + 6:
-        said += ": the others give up before a hang without phases is named and out"
-        do = f"raise TorchFT's timeouts to more than {_NAMED_S + 6:g} s, or report phases"
-        yield DoctorFinding("timeouts", WARNING, said, do)
-    elif watchdog_s <= max(work_s, quorum_s):
-        said += ": the watchdog ends healthy ranks that wait for a quorum"
-        do = (
-            "raise TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC above TorchFT's timeouts, and the "
-            "timeout of init_process_group as well"
-        )
-        yield DoctorFinding("timeouts", FAILED, said, do)
-    else:
-        yield DoctorFinding("timeouts", OK, f"{said} (a script may set others)")
+    early = f"raise TorchFT's timeouts to more than {_NAMED_S + 6:g} s, or report phases"
+    watchdog = (
+        "raise TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC above TorchFT's timeouts, and the "
+        "timeout of init_process_group as well"
+    )
+    yield _judged(
+        "timeouts", said,
+        (min(work_s, quorum_s) < _NAMED_S + 6, WARNING,
+         ": the others give up before a hang without phases is named and out", early),
+        (watchdog_s <= max(work_s, quorum_s), FAILED,
+         ": the watchdog ends healthy ranks that wait for a quorum", watchdog),
+        (True, OK, " (a script may set others)", ""),
+    )  # fmt: skip
 
 
 def _seconds(rank: RankHere, name: str, usual: float) -> float:
@@ -328,14 +330,13 @@ def of_worker(rank: RankHere) -> Iterator[DoctorFinding]:
 def _as_programmed(timeouts: Mapping[str, float]) -> DoctorFinding:
     """Whether a hang can be named before the program's own timeouts end the ranks that wait."""
     said = ", ".join(f"{name} {limit_s:g} s" for name, limit_s in sorted(timeouts.items()))
-    if min(timeouts.values()) >= _BLOCKED_S:
-        return DoctorFinding("timeouts of the program", OK, said)
-    said += (
+    early = (
         ": ranks give up before a rank that blocks is named, and before a save or an "
         "evaluation of that length is over"
     )
     do = f"give process groups and the Manager at least {_BLOCKED_S:g} s"
-    return DoctorFinding("timeouts of the program", WARNING, said, do)
+    case = min(timeouts.values()) < _BLOCKED_S, WARNING, early, do
+    return _judged("timeouts of the program", said, case)
 
 
 def _get(url: str, environ: Mapping[str, str] | None = None) -> requests.Response:

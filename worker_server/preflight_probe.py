@@ -23,8 +23,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from lightkeeper.worker_server.doctor import FAILED, OK, of_name
-from lightkeeper.worker_server.preflight import (
+from lightkeeper.worker_server.check_host import (
     DISK,
     MATMUL,
     MEMORY,
@@ -32,6 +31,7 @@ from lightkeeper.worker_server.preflight import (
     Report,
     rounds,
 )
+from lightkeeper.worker_server.doctor import FAILED, OK, of_name
 
 _WARM_S: Final = {"cpu": 0.3, "cuda": 2.0}
 """Clocks of an idle GPU need about 2 s."""

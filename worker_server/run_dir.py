@@ -259,6 +259,28 @@ def stat_fields(pid: int, proc: Path = Path("/proc")) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
+def family(pid: int, most: int = 64) -> list[int]:
+    """A process, its children, theirs and so on; at most so many."""
+    pids = [pid]
+    for each in pids:  # which grows meanwhile: `sh -c` waits for its own children
+        with contextlib.suppress(OSError, ValueError):
+            words = Path(f"/proc/{each}/task/{each}/children").read_text("ascii").split()
+            pids += map(int, words[: most - len(pids)])
+    return pids
+
+
+def sockets(pid: int | str = "self") -> dict[int, int]:
+    """Inode -> file descriptor of the sockets that a process holds open, as far as we may see."""
+    descriptors: dict[int, int] = {}
+    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as files:
+        for file in files:
+            with contextlib.suppress(OSError, ValueError):
+                kind, _, inode = os.readlink(file.path).partition(":[")
+                if kind == "socket":
+                    descriptors[int(inode[:-1])] = int(file.name)
+    return descriptors
+
+
 def pid_namespace() -> int | None:
     """Identifies which processes are visible here. Containers that share /dev/shm (`--ipc=host`)
     share the run directory but not their processes.

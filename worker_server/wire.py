@@ -34,6 +34,7 @@ from typing import (
     Literal,
     NamedTuple,
     NewType,
+    Self,
     TypeVar,
     Union,
     get_args,
@@ -231,10 +232,17 @@ class Frame:
         return f"{self.function} ({self.file}:{self.line})"
 
 
-class Doing(StrEnum):
+class _Words(StrEnum):
+    """Words of this version; one of a newer WorkerServer is read as the last of them."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        return [*cls][-1] if isinstance(value, str) else None
+
+
+class Doing(_Words):
     """What the innermost frames of a stack are known to do."""
 
-    UNKNOWN = ""
     LOCK = "lock"  # waits for a lock, a queue or another thread
     SLEEP = "sleep"
     IO = "io"  # reads, writes or opens a file, a pipe or a socket
@@ -247,11 +255,7 @@ class Doing(StrEnum):
     SAVE = "save"  # writes or reads a checkpoint
     EVALUATE = "evaluate"
     START = "start"  # imports modules, or downloads
-
-    @classmethod
-    def _missing_(cls, value: object) -> Doing | None:
-        """A newer WorkerServer's value is not known here."""
-        return cls.UNKNOWN if isinstance(value, str) else None
+    UNKNOWN = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -631,21 +635,16 @@ class Forming(Struct, frozen=True, gc=False):
     """The last calls of new_group before this one, oldest first: number nth - 1 is the last."""
 
 
-class Trouble(StrEnum):
+class Trouble(_Words):
     """What is odd about a connection."""
 
-    NONE = ""
     UNACKNOWLEDGED = "unacknowledged"  # what was sent is sent again, and nobody answers
     UNANSWERED = "unanswered"  # the peer does not answer the request to connect
     MISSING = "missing"  # the rank wants to connect, and there is no connection: refused, mostly
     SILENT = "silent"  # the rank waits for it, and nothing comes
     SLOW = "slow"  # busy sending for most of the last seconds
     SHUT = "shut"  # nobody answered, and the WorkerServer shut it so that it is opened anew
-
-    @classmethod
-    def _missing_(cls, value: object) -> Trouble | None:
-        """A newer WorkerServer's value is not known here."""
-        return cls.NONE if isinstance(value, str) else None
+    NONE = ""
 
 
 ON_CPU: Final = frozenset({"", "gloo", "mpi", "fake", "undefined"})
@@ -701,7 +700,7 @@ class Interface(Struct, array_like=True, frozen=True, gc=False):
     errors: Count = 0
 
 
-class Weight(StrEnum):
+class Weight(_Words):
     """What a testimony may be used for; none of them accuses anybody alone."""
 
     BROKEN = "broken"  # the host needs repair: named, and kept from the job
@@ -709,11 +708,6 @@ class Weight(StrEnum):
     SLOW = "slow"  # explains why something is slow or waits
     LEAVING = "leaving"  # drained, preempted, under maintenance: nobody's fault
     CONTEXT = "context"  # shown, decides nothing
-
-    @classmethod
-    def _missing_(cls, value: object) -> Weight | None:
-        """A newer WorkerServer's value is not known here."""
-        return cls.CONTEXT if isinstance(value, str) else None
 
 
 TESTIMONIES_MOST: Final = 8

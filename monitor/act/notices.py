@@ -26,11 +26,8 @@ from lightkeeper.monitor.model.wording import face_of, listed, rfc3339, who
 # -- notices -----------------------------------------------------------------------------------
 
 PASSING: Final = frozenset(
-    {
-        Guard.ALREADY_GONE, Guard.NOT_WORTH_IT, Guard.IN_FLIGHT, Guard.COOL_DOWN,
-        Guard.MAINTENANCE, Guard.WATCH_ONLY,
-    }
-)  # fmt: skip
+    {Guard.ALREADY_GONE, Guard.NOT_WORTH_IT, Guard.IN_FLIGHT, Guard.COOL_DOWN, Guard.WATCH_ONLY}
+)
 """Guards that end by themselves or leave nothing to do: they page nobody."""
 BY_HAND_S: Final = 3600.0
 """A failed eviction by hand ended its own incident, so its notice stands for this long."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Annotated, Any
 
 import click
 from msgspec import Meta
 from msgspec.json import Decoder
-from rich.console import Console
 
 from lightkeeper.monitor.commands.command import (
     DONE,
@@ -35,13 +35,7 @@ from lightkeeper.monitor.records.analyse import analyse
 from lightkeeper.monitor.records.files import TooMuchError, bundle_in, load
 from lightkeeper.monitor.records.job import Job
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
-from lightkeeper.monitor.show.report import (
-    monitor_verdict,
-    page,
-    print_report,
-    report,
-    report_words,
-)
+from lightkeeper.monitor.show.report import Report, print_analysis
 from lightkeeper.monitor.show.wording import clean
 from lightkeeper.worker_server.home import open_file
 
@@ -111,15 +105,11 @@ def _judge(
         job = _load(paths, world_size, group_members, progress, evidence=bundle is not None)
     except TooMuchError as exc:
         raise CannotTellError(f"there is {exc}") from exc
-    analysis = analyse(job)
-    live = monitor_verdict(job, analysis, bundle)
-
-    def text(console: Console) -> None:
-        print_report(console, report_words(job, analysis, live, details=details))
-
-    said = composed(as_json=as_json, body=lambda: report(job, analysis, live), text=text)
-    written = page(report_words(job, analysis, live, details=True)) if html else ""
-    return FAILED if analysis.findings or live else DONE, said, written
+    report = Report(job, analyse(job), bundle)
+    text = partial(print_analysis, report=report, details=details)
+    said = composed(as_json=as_json, body=report.body, text=text)
+    written = report.page() if html else ""
+    return FAILED if report.analysis.findings or report.live else DONE, said, written
 
 
 def _load(

@@ -125,7 +125,7 @@ def pause(*, monitor: Monitor, reason: str, hours: float | None, as_json: bool) 
       lightkeeper pause --reason "it evicts the wrong ones" --token-file token   until resumed
 
     Until then a group is evicted only by hand; faults are still seen, recorded and reported. A
-    pause survives a restart of the monitor. Weekly times: [[maintenance]] in the policy file.
+    pause survives a restart of the monitor. Weekly times: the same by cron.
     """
     body = {"reason": reason, "hours": hours, "author": login()}
     said = monitor.ask("/v1/pause", method="POST", body=body)

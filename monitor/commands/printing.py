@@ -37,7 +37,7 @@ _STYLES: Final = {
 _ANSWERS: Final = {
     **dict.fromkeys(("yes", "finished", "nobody", "acting", "trusted"), "green"),
     **dict.fromkeys(("disturbed", "pausing", "stopped", "suspected"), "yellow"),
-    **dict.fromkeys(("standby", "maintenance", "doubtful"), "yellow"),
+    **dict.fromkeys(("standby", "doubtful"), "yellow"),
     **dict.fromkeys(("no", "stalling", "ended", "named", "unknown", "paused"), "bold red"),
     "starting": "blue", "observing": "bold cyan", "watching": "cyan",
 }  # fmt: skip

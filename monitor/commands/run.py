@@ -50,7 +50,7 @@ from lightkeeper.monitor.service import (
     journal_beside,
     reach,
 )
-from lightkeeper.monitor.show.exposition import GROUP_SERIES, RANK_SERIES, Bounds
+from lightkeeper.monitor.show.metrics import GROUP_SERIES, RANK_SERIES, Bounds
 from lightkeeper.monitor.show.server import is_loopback, parse_bind
 from lightkeeper.monitor.store.place import StoreError, StorePlace, parse_place
 from lightkeeper.worker_server import home
@@ -137,8 +137,8 @@ _rule_options: Final = gathered(
            help="most evictions in any hour (4/hour)"),
     option("--observe", is_flag=True, help="say what would be evicted, and evict nothing"),
     option("--policy", type=FILE, metavar="FILE",
-           help="TOML file of what may be done about which fault, thresholds, budgets and "
-           "maintenance windows (examples/policy.toml); the command line overrides it"),
+           help="TOML file of what may be done about which fault, thresholds and "
+           "budgets (examples/policy.toml); the command line overrides it"),
     threshold("any other threshold of monitor/model/config.py, repeatable"),
 )  # fmt: skip
 _journal_options: Final = gathered(

@@ -29,8 +29,16 @@ from lightkeeper.monitor.commands.offline import (
 from lightkeeper.monitor.model.wording import counted
 from lightkeeper.monitor.offline.slow import Report, SlowKind, SlowVerdict, judge, named
 from lightkeeper.monitor.offline.timings import TableError, TimingTable, load
-from lightkeeper.monitor.show.report import FindingWords, drawn, limits, verdict
-from lightkeeper.monitor.show.standing import ReportRow, ReportTable, Role, headline
+from lightkeeper.monitor.show.report import (
+    FindingWords,
+    ReportRow,
+    ReportTable,
+    Role,
+    drawn,
+    found_line,
+    limits,
+    verdict,
+)
 from lightkeeper.monitor.show.wording import clean, sentence
 
 
@@ -159,7 +167,7 @@ def print_report(console: Console, table: TimingTable, report: Report) -> None:
     """The answer, the verdicts, the slowest ranks, and what limits them."""
     culprits = named(table, report.culprits) if report.culprits else ""
     unnamed = sum(not verdict.culprits for verdict in report.verdicts)
-    answer = headline("straggler", len(report.verdicts), unnamed, culprits, "the table does")
+    answer = found_line("straggler", len(report.verdicts), unnamed, culprits, "the table does")
     console.print(Text(answer, "bold red" if report.verdicts else "bold green"))
     console.print(Text(_read(table, report), "dim"))
     for number, slow in enumerate(report.verdicts, 1):

@@ -593,18 +593,6 @@ def cool_down(case: Case) -> Objection | None:
     )
 
 
-def maintenance(case: Case) -> Objection | None:
-    """A maintenance window of the policy is open."""
-    open_now = case.policy.window(case.fleet.now_s)
-    if open_now is None:
-        return None
-    window, until_s = open_now
-    return Objection(
-        f"maintenance window '{window.name}': would {case.act}",
-        case.then(f"It may be evicted when the window ends, at {moment(until_s)}"),
-    )
-
-
 def paused(case: Case) -> Objection | None:
     """A person paused evictions."""
     pause = case.fleet.pause
@@ -657,7 +645,6 @@ GUARDS: Final[tuple[tuple[Guard, Callable[[Case], Objection | None]], ...]] = (
     (Guard.BUDGET, budget),
     (Guard.GROUP_BUDGET, group_budget),
     (Guard.COOL_DOWN, cool_down),
-    (Guard.MAINTENANCE, maintenance),
     (Guard.PAUSED, paused),
     (Guard.OBSERVE, observe),
 )

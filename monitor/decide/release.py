@@ -6,8 +6,7 @@ that the next quorum does not wait for it. While there is no Lighthouse to say s
 must have seen all its processes die. Ranks of other groups that still stand in an exchange of a
 quorum with it cannot finish that exchange: TorchFT ends it at its timeout (60 s by default).
 Ending it now is what TorchFT does later, so no budget applies; but while the monitor doubts itself,
-during a pause, a maintenance window and in observe mode nothing is ended, and no rank is asked
-twice in one quorum.
+during a pause and in observe mode nothing is ended, and no rank is asked twice in one quorum.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def releases(
     """
     config = history.config
     held = config.observe or doubt is not None or snapshot.pause is not None or snapshot.alone
-    if held or not config.release_survivors or policy.window(history.now_s):
+    if held or not config.release_survivors:
         return ()
     orders = []
     for incident, group in _gone(history, incidents, past, policy):

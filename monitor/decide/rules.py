@@ -1,15 +1,12 @@
-"""The operator's rules as values: what may be done about each kind of fault, and when not."""
+"""The operator's rules as values: what may be done about each kind of fault."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from enum import StrEnum
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,53 +15,6 @@ from msgspec import to_builtins
 from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
 from lightkeeper.monitor.model.queries import QUERIES_MOST, Query, query_from
 from lightkeeper.monitor.model.verdict import FAULTS, OF_LIGHTHOUSE, Kind, Severity
-
-# -- windows -----------------------------------------------------------------------------------
-
-DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-_DAY_S: Final = 86_400.0
-
-
-@dataclass(frozen=True, slots=True)
-class Weekly:
-    """Every week on these days, from one time of the day to another."""
-
-    name: str
-    days: tuple[int, ...]
-    """On which it begins; 0 is Monday."""
-    from_s: float
-    """Second of the day."""
-    to_s: float
-    """Second of the day; of the next day if not after `from_s`."""
-
-    def until_s(self, now_s: float) -> float | None:
-        """Unix time at which it ends, when it is open now; None while it is not."""
-        lasts_s = (self.to_s - self.from_s) % _DAY_S or _DAY_S
-        today = datetime.fromtimestamp(now_s, UTC).replace(
-            hour=0, minute=0, second=0, microsecond=0
-        )
-        for midnight in (today, today - timedelta(days=1)):
-            began_s = midnight.timestamp() + self.from_s
-            if midnight.weekday() in self.days and began_s <= now_s < began_s + lasts_s:
-                return began_s + lasts_s
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class Once:
-    """One window, from one moment to another."""
-
-    name: str
-    from_s: float
-    """Unix time, as is `to_s`."""
-    to_s: float
-
-    def until_s(self, now_s: float) -> float | None:
-        """Unix time at which it ends, when it is open now; None while it is not."""
-        return self.to_s if self.from_s <= now_s < self.to_s else None
-
-
-Window = Weekly | Once
 
 
 def moment(at_s: float) -> str:
@@ -109,7 +59,6 @@ class Policy:
         }
     )
     """For every kind and severity."""
-    windows: tuple[Window, ...] = ()
     grace_s: Mapping[Kind, float] = field(
         default_factory=lambda: {kind: _GRACE_S.get(kind, 1.0) for kind in FAULTS}
     )
@@ -120,101 +69,9 @@ class Policy:
     def action(self, kind: Kind, severity: Severity) -> PolicyAction:
         return self.actions[kind, severity]
 
-    def window(self, now_s: float) -> tuple[Window, float] | None:
-        """The open maintenance window, and when it ends; of several, the one that ends last."""
-        ends = ((window, window.until_s(now_s)) for window in self.windows)
-        open_now = [(window, until_s) for window, until_s in ends if until_s]
-        return max(open_now, key=itemgetter(1), default=None)
-
 
 DEFAULT: Final = Policy()
 """The policy when no file is given."""
-
-
-# -- calendar ----------------------------------------------------------------------------------
-
-_KEYS: Final = ("name", "days", "from", "to")
-_CLOCK: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
-_EXPECTED: Final = "expected a time such as '22:00', or a date such as 2026-12-24T22:00:00Z"
-_NAME_MAX: Final = 100
-
-
-def window_from(table: Any, where: str, problems: list[str]) -> Window | None:
-    """One window of a policy file; None when `problems` says what is wrong with it."""
-    if not isinstance(table, Mapping):
-        problems.append(f"{where}: is {table!r}, expected a table [[maintenance]]")
-        return None
-    before = len(problems)
-    problems += [
-        f"{where}.{key}: unknown key, expected {', '.join(_KEYS)}"
-        for key in table
-        if key not in _KEYS
-    ]
-    name = table.get("name", where)
-    if not isinstance(name, str) or not name.strip() or len(name) > _NAME_MAX:
-        problems.append(f"{where}.name: is {name!r}, expected 1 to {_NAME_MAX} characters")
-    begins = _time(table, "from", where, problems)
-    ends = _time(table, "to", where, problems)
-    days = _days(table, where, problems)
-    if len(problems) > before or begins is None or ends is None:
-        return None
-    (sort, from_s), (other, to_s) = begins, ends
-    name = " ".join(str(name).split())
-    if sort is not other:
-        problems.append(f"{where}: from and to are of two sorts, expected two times or two dates")
-    elif sort is Weekly:
-        return Weekly(name, days, from_s, to_s)
-    elif "days" in table:
-        problems.append(f"{where}.days: only for times of the day, from and to are dates here")
-    elif to_s <= from_s:
-        problems.append(f"{where}.to: is not after from")
-    else:
-        return Once(name, from_s, to_s)
-    return None
-
-
-def window_to_json(window: Window) -> dict[str, Any]:
-    """A window as `window_from` reads it."""
-    match window:
-        case Weekly():
-            return {
-                "name": window.name,
-                "days": [DAYS[day] for day in window.days],
-                "from": _clock(window.from_s),
-                "to": _clock(window.to_s),
-            }
-        case Once():
-            return {"name": window.name, "from": moment(window.from_s), "to": moment(window.to_s)}
-
-
-def _time(
-    table: Mapping[str, Any], key: str, where: str, problems: list[str]
-) -> tuple[type[Window], float] | None:
-    """A time of the day, as its second, or a date, as Unix time: which it is, and the number."""
-    value = table.get(key)
-    if isinstance(value, str):
-        with suppress(ValueError):
-            clock = _CLOCK.fullmatch(value)
-            value = time.fromisoformat(value) if clock else datetime.fromisoformat(value)
-    if isinstance(value, time):
-        return Weekly, value.hour * 3600.0 + value.minute * 60.0
-    if isinstance(value, datetime):
-        return Once, (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
-    was = f"is {value!r}" if key in table else "is missing"
-    problems.append(f"{where}.{key}: {was}, {_EXPECTED}")
-    return None
-
-
-def _days(table: Mapping[str, Any], where: str, problems: list[str]) -> tuple[int, ...]:
-    days = table.get("days", list(DAYS))
-    if isinstance(days, list) and days and all(day in DAYS for day in days):
-        return tuple(sorted({DAYS.index(day) for day in days}))
-    problems.append(f"{where}.days: is {days!r}, expected some of {', '.join(DAYS)}")
-    return ()
-
-
-def _clock(second: float) -> str:
-    return f"{int(second) // 3600:02}:{int(second) % 3600 // 60:02}"
 
 
 # -- options -----------------------------------------------------------------------------------
@@ -271,9 +128,7 @@ def suggestion(name: str, names: tuple[str, ...]) -> str:
 #
 # All problems are reported at once, one a line: where, what it is, what was expected.
 
-_TABLES: Final = (
-    "policy", "actions", "grace", "guards", "thresholds", "maintenance", "prometheus",
-)  # fmt: skip
+_TABLES: Final = ("policy", "actions", "grace", "guards", "thresholds", "prometheus")
 _OPTIONS: Final = {"guards": GUARDS, "thresholds": THRESHOLDS}
 _MODES: Final = ("act", "observe")
 
@@ -312,7 +167,6 @@ def policy_from(data: Mapping[str, Any]) -> PolicyFile:
     }
     actions = {**DEFAULT.actions, **_actions(_table(data, "actions", problems), problems)}
     grace_s = {**DEFAULT.grace_s, **_grace(_table(data, "grace", problems), problems)}
-    windows = _windows(data.get("maintenance", []), problems)
     queries = _queries(data.get("prometheus", []), problems)
     if not problems:
         try:
@@ -321,7 +175,7 @@ def policy_from(data: Mapping[str, Any]) -> PolicyFile:
             problems.append(str(exc))
     if problems:
         raise PolicyError(tuple(problems))
-    return PolicyFile(Policy(actions, windows, grace_s, queries), options)
+    return PolicyFile(Policy(actions, grace_s, queries), options)
 
 
 def policy_to_json(policy: Policy) -> dict[str, Any]:
@@ -332,7 +186,6 @@ def policy_to_json(policy: Policy) -> dict[str, Any]:
             for kind in FAULTS
         },
         "grace": {str(kind): policy.grace_s[kind] for kind in FAULTS},
-        "maintenance": [window_to_json(window) for window in policy.windows],
         "prometheus": to_builtins(policy.queries),
     }
 
@@ -421,18 +274,6 @@ _NOBODY: Final = (PolicyAction.OBSERVE, PolicyAction.PAGE)
 """For a fault that accuses no group: there is nobody to evict."""
 
 
-def _windows(tables: Any, problems: list[str]) -> tuple[Window, ...]:
-    if not isinstance(tables, list | tuple):
-        problems.append(f"maintenance: is {tables!r}, expected tables [[maintenance]]")
-        return ()
-    windows: list[Window] = []
-    for number, table in enumerate(tables, 1):
-        window = window_from(table, f"maintenance {number}", problems)
-        if window is not None:
-            windows.append(window)
-    return tuple(windows)
-
-
 def _queries(tables: Any, problems: list[str]) -> tuple[Query, ...]:
     if not isinstance(tables, list | tuple) or len(tables) > QUERIES_MOST:
         problems.append(f"prometheus: expected at most {QUERIES_MOST} tables [[prometheus]]")
@@ -483,8 +324,6 @@ def _flat(effective: Effective) -> dict[str, Any]:
         for severity, action in row.items()
     }
     flat |= {f"grace.{kind}": seconds for kind, seconds in rules["grace"].items()}
-    for number, window in enumerate(rules["maintenance"], 1):
-        flat[f"maintenance.{window.get('name') or number}"] = window
     for number, row in enumerate(rules["prometheus"], 1):
         flat[f"prometheus.{number}"] = row
     for option in fields(KeeperConfig):

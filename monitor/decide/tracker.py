@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from lightkeeper.monitor.decide.commits import Commits
 from lightkeeper.monitor.decide.guards import COSTS_KEPT, price_s, teaches
+from lightkeeper.monitor.detect.dead import told
 from lightkeeper.monitor.detect.detectors import Wait
 from lightkeeper.monitor.detect.endings import End, end_of
 from lightkeeper.monitor.detect.history import History
@@ -39,7 +40,7 @@ from lightkeeper.monitor.model.incident import (
     oldest_first,
     severity_of,
 )
-from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
+from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, one_line
 from lightkeeper.monitor.model.verdict import OF_LIGHTHOUSE, Kind, Severity, Verdict
 from lightkeeper.monitor.model.wording import bring_back, listed, seconds
 
@@ -356,6 +357,22 @@ def _rejoined_s(history: History, incident: Incident, _: float) -> float | None:
             else:
                 first_s.append(track.first_commit_s or track.last_commit_s or history.now_s)
     return max(first_s, default=None)
+
+
+def _heard(history: History, incident: Incident) -> Incident:
+    """The incident with what a scheduler says of its ranks since it was acted on: the verdict
+    stands, and its story continues.
+    """
+    before = incident.verdict.evidence.get("scheduler")
+    asked = incident.milestones.evict_asked_s is not None
+    if before is None or not asked or not incident.open or not history.ends:
+        return incident
+    said = told(history, _suspect_tracks(history, incident))
+    if said is None or said.code == "evicted":
+        return incident
+    line = one_line(f"{said.witness}: {said.text}")
+    news = line not in (before, *(each.reason for each in incident.story))
+    return noted(incident, history.now_s, "scheduler", line) if news else incident
 
 
 _AWAITED: Final = (
@@ -1007,7 +1024,8 @@ class Tracker:
         if verdicts or self._open():
             self._take(history, verdicts, unknown, inhibited or {})
         for tracked in self._tracked.values():
-            tracked.incident = followed(history, tracked.incident, self.config)
+            incident = followed(history, tracked.incident, self.config)
+            tracked.incident = _heard(history, incident)
             asked_s = tracked.asked_s
             if asked_s is not None and now_s - asked_s > self.config.eviction_ack_s:
                 tracked.asked_s = None

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from lightkeeper.monitor.decide.pipeline import Learned
 
 
-def effective_to_json(effective: Effective, now_s: float) -> dict[str, Any]:
+def effective_to_json(effective: Effective) -> dict[str, Any]:
     """Rules, options with their sources, and what waits for a restart."""
     rules = policy_to_json(effective.policy)
     return {
@@ -59,9 +59,7 @@ def effective_to_json(effective: Effective, now_s: float) -> dict[str, Any]:
         "actions": rules["actions"],
         "guards": {name: _option(effective, name) for name in GUARDS},
         "thresholds": {name: _option(effective, name) for name in THRESHOLDS},
-        "maintenance": rules["maintenance"],
         "prometheus": rules["prometheus"],
-        "maintenance_now": _open_window(effective, now_s),
         "after_restart": dict(effective.waiting),
     }
 
@@ -84,11 +82,6 @@ def learned_to_json(config: KeeperConfig, learned: Learned) -> dict[str, Any]:
         },
         "evictions_last_hour": {str(group): n for group, n in sorted(learned.evictions.items())},
     }
-
-
-def _open_window(effective: Effective | None, now_s: float) -> dict[str, Any] | None:
-    window = None if effective is None else effective.policy.window(now_s)
-    return None if window is None else {"name": window[0].name, "until_s": window[1]}
 
 
 def _option(effective: Effective, name: str) -> dict[str, Any]:
@@ -212,7 +205,6 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         "tokenless": view.tokenless,
         "monitor": None if view.standing is None else view.standing.to_json(),
         "pause": None if view.snapshot.pause is None else asdict(view.snapshot.pause),
-        "maintenance": _open_window(view.rules, view.snapshot.now_s),
         "headline": {**to_plain(headline := headline_of(view)), "text": str(headline)},
         "troubles": list(view.troubles),
         "warnings": list(view.warnings),
@@ -267,6 +259,18 @@ _OF_STEP: Final = (
 )  # fmt: skip
 
 
+_OF_STEP: Final = (
+    "phase", "phase_age_s", "step", "commits", "last_commit_age_s", "quorum_id", "participants",
+    "loss",
+)  # fmt: skip
+
+
+_OF_STEP: Final = (
+    "phase", "phase_age_s", "step", "commits", "last_commit_age_s", "quorum_id", "participants",
+    "loss",
+)  # fmt: skip
+
+
 def _rank_to_json(view: View, seen: Observation) -> dict[str, Any]:
     identity, outcome, tempo = seen.identity, seen.outcome, view.tempos.get(seen.rank)
     paces = (None, None, None) if tempo is None else (tempo.step_s, tempo.busy_s, tempo.rest_s)
@@ -280,14 +284,14 @@ def _rank_to_json(view: View, seen: Observation) -> dict[str, Any]:
         "url": seen.url,
         "health": str(view.result.rank_health.get(seen.rank, "unknown")),
         "process_state": None if seen.report is None else seen.report.process.state,
-        **{
-            name: finite(value) if isinstance(value, float) else value
-            for name in _OF_STEP
-            for value in (getattr(seen.step, name, None),)
-        },
+        **{name: _plain(getattr(seen.step, name, None)) for name in _OF_STEP},
         "step_s": step_s,
         "busy_s": busy_s,
         "wait_s": wait_s,  # seconds a step beyond its own work
         "trouble": trouble_of(seen),
         "unreachable": to_plain(outcome) if isinstance(outcome, Unreachable) else None,
     }
+
+
+def _plain(value: Any) -> Any:
+    return finite(value) if isinstance(value, float) else value

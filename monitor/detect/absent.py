@@ -45,7 +45,7 @@ def _judge(history: History, group: GroupName, tracks: list[RankTrack]) -> Verdi
     if max(commits, default=0.0) < left_s + _ABSENT_S / 2:
         return None  # the job stands, or is over
     hosts = history.hosts(tuple(track.rank for track in tracks))
-    why = "" if said is None else parted(group, said, away_s, history.now_s) + "; "
+    why = "" if said is None else parted(group, listed(hosts), said, away_s, history.now_s) + "; "
     return Verdict(
         kind=Kind.ABSENT,
         groups=(group,),

@@ -858,7 +858,5 @@ def _parted(history: History, verdict: Verdict, said: Testimony) -> str:
     group, ranks = verdict.groups[0], verdict.suspects
     hosts = listed(history.hosts(ranks))
     who = f"{group if len(ranks) == len(history.groups()[group]) else listed(ranks)} on {hosts}"
-    if said.code == "node-lost":
-        who = f"host {hosts} is lost:"
     silent_s = min(history.tracks[rank].silence_s(history.now_s) for rank in ranks)
-    return parted(who, said, silent_s, history.now_s)
+    return parted(who, hosts, said, silent_s, history.now_s)

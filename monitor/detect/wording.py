@@ -590,13 +590,18 @@ _NOTICED_S: Final = 75.0
 """A cluster takes so long to call a node lost: 40 s, 50 s since Kubernetes 1.32, and a look."""
 
 
-def parted(who: str, said: Testimony, silent_s: float, now_s: float) -> str:
+def parted(who: str, hosts: str, said: Testimony, silent_s: float, now_s: float) -> str:
     """`rg_0 on node-b was preempted: ... (Kubernetes, at 14:05:11 UTC)`: what a scheduler says."""
     text, witness = one_line(said.text), one_line(said.witness)
     if said.code == "runs":
         if silent_s < _NOTICED_S:
-            return f"{who} does not answer: {text} ({witness}), as before a lost node is noticed"
+            return (
+                f"{who} does not answer: it is frozen, or its node is lost and {witness} has not "
+                f"noticed yet ({text}, it says)"
+            )
         return f"{who} is frozen: {text} ({witness}), and nothing in it answers"
+    if said.code == "node-lost":
+        who = f"host {hosts} is lost:"
     at = "since" if said.weight is Weight.CONTEXT else "at"
     return f"{who} {text} ({witness}, {at} {rfc3339(now_s - said.for_s)[11:19]} UTC)"
 

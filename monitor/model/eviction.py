@@ -43,7 +43,6 @@ class Guard(StrEnum):
     BUDGET = "budget"  # too many evictions within the hour
     GROUP_BUDGET = "group_budget"  # too many evictions of this very group within the hour
     COOL_DOWN = "cool_down"  # too soon after the last one
-    MAINTENANCE = "maintenance"  # the policy names this time as one of maintenance
     PAUSED = "paused"  # a person pressed the big red switch
     OBSERVE = "observe"  # the monitor is set to change nothing
 

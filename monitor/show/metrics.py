@@ -2,21 +2,537 @@
 
 Aggregates and verdicts only; Prometheus scrapes the ranks themselves through `/v1/sd`. Ranks
 and groups that are gone vanish by construction. Labels never carry a step, a replica id or a
-text; series by rank, group, host or incident are bounded (`exposition.Bounds`, `*_TOLD`).
+text; series by rank, group, host or incident are bounded (`Bounds`, `*_TOLD`): a job may have
+100,000 ranks, one page should not. Exported first are suspects of open incidents, then the unwell,
+then the ranks that work longest and the groups first by name. Aggregates (`lightkeeper_ranks`,
+`fleet_busy_seconds` ...) always cover all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import nsmallest
+from pathlib import Path
+from statistics import median
+from typing import Final, TypeVar
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from lightkeeper.monitor.decide.view import View
-from lightkeeper.monitor.show import metrics_fleet, metrics_incidents, metrics_upkeep
-from lightkeeper.monitor.show.exposition import Bounds, ScrapeView
+from lightkeeper.monitor.act.gate import Gatekeeper
+from lightkeeper.monitor.decide.tempo import Tempo
+from lightkeeper.monitor.decide.view import GroupView, View
+from lightkeeper.monitor.detect.self_health import Condition
+from lightkeeper.monitor.gate.denylist import DenialScope, GateView
+from lightkeeper.monitor.metric import (
+    ALONE,
+    EVICTIONS,
+    FLEET,
+    GATE,
+    GOODPUT,
+    GROUP,
+    HEALTH,
+    INCIDENTS,
+    KEPT,
+    RANK,
+    RECOVERY,
+    STRAGGLERS,
+    Metrics,
+    Values,
+)
+from lightkeeper.monitor.model.eviction import Guard, rulings
+from lightkeeper.monitor.model.grouping import grouped
+from lightkeeper.monitor.model.incident import State
+from lightkeeper.monitor.model.names import GroupName, Host, RankName, group_of, split_rank_name
+from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
+from lightkeeper.monitor.model.verdict import FAULTS, OF_LIGHTHOUSE, RankHealth
+from lightkeeper.worker_server.wire import StepState, Took, Weight
 
-_METRICS = metrics_fleet.METRICS + metrics_incidents.METRICS + metrics_upkeep.METRICS
+T = TypeVar("T")
+RANK_SERIES: Final = 4096
+GROUP_SERIES: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Most ranks and groups with their own series on the page; 0: none."""
+
+    ranks: int = RANK_SERIES
+    groups: int = GROUP_SERIES
+
+
+@dataclass(frozen=True)  # no slots: a cached property needs `__dict__`
+class ScrapeView:
+    """A view as the exporters read it."""
+
+    view: View
+    bounds: Bounds = Bounds()
+
+    @cached_property
+    def exported_groups(self) -> tuple[GroupView, ...]:
+        accused = {g for incident in self.view.incidents if incident.open for g in incident.groups}
+        worst = nsmallest(
+            self.bounds.groups, self.view.groups,
+            lambda group: (group.group not in accused, group.health == RankHealth.HEALTHY,
+                           group.group),
+        )  # fmt: skip
+        return tuple(sorted(worst, key=lambda group: group.group))
+
+    @cached_property
+    def busy(self) -> tuple[RankName, ...]:
+        """Ranks with a known tempo and their own series, sorted."""
+        tempos, healths = self.view.tempos, self.view.result.rank_health
+        suspects = {r for incident in self.view.incidents if incident.open
+                    for r in incident.suspects}  # fmt: skip
+        worst = nsmallest(
+            self.bounds.ranks, tempos,
+            lambda rank: (rank not in suspects, healths.get(rank) is RankHealth.HEALTHY,
+                          -tempos[rank].busy_s, rank),
+        )  # fmt: skip
+        return tuple(sorted(worst))
+
+    @cached_property
+    def tempos(self) -> Mapping[GroupName, Sequence[Tempo]]:
+        """Known ones of the ranks of each group with its own series."""
+        tempos = self.view.tempos.items()
+        return self._exported(grouped((group_of(rank), tempo) for rank, tempo in tempos))
+
+    @cached_property
+    def steps(self) -> Mapping[GroupName, Sequence[StepState]]:
+        """What the ranks of each of them report."""
+        seen = self.view.snapshot.observations
+        return self._exported(
+            grouped((rank.identity.group, rank.step) for rank in seen if rank.step is not None)
+        )
+
+    def _exported(self, by_group: Mapping[GroupName, Sequence[T]]) -> dict[GroupName, Sequence[T]]:
+        names = (group.group for group in self.exported_groups)
+        return {name: by_group[name] for name in names if name in by_group}
+
+
+_JOBS_TOLD: Final = 16
+"""One Lighthouse serves one job, but ranks may report any job name."""
+_TESTIMONIES_MOST: Final = 200
+_NO_ANSWER: Final = "while no Lighthouse answers"
+_NO_STEPS: Final = "no rank of the group answers, or none reports steps"
+_NO_TEMPO: Final = "who committed nothing within the last 15 s"
+_NOT_YET: Final = "the group did not do it yet, or is not TorchFT"
+
+STATES: Final = {
+    "healthy": 0, "waiting": 1, "starting": 2, "stalled": 3, "unreachable": 4, "dead": 5,
+    "evicting": 6, "late": 7, "slow": 8, "corrupt": 9, "traced": 10,
+    "finished": 11, "ended": 12,
+}  # fmt: skip
+"""Health of a group -> value of `lightkeeper_group_state`."""
+
+Fill = Callable[[ScrapeView], Values]
+
+
+def _jobs(scene: ScrapeView) -> Values:
+    jobs = {seen.identity.job for seen in scene.view.snapshot.observations}
+    return dict.fromkeys(sorted(jobs)[:_JOBS_TOLD], 1)
+
+
+def _by_health(scene: ScrapeView) -> Values:
+    tally = Counter(scene.view.result.rank_health.values())
+    return {health: tally[health] for health in RankHealth}
+
+
+def _groups(of: Callable[[GroupView, ScrapeView], float | None]) -> Fill:
+    return lambda scene: [(group.group, of(group, scene)) for group in scene.exported_groups]
+
+
+def _last_heartbeat(group: GroupView, scene: ScrapeView) -> float | None:
+    age_s = group.heartbeat_age_s
+    return None if age_s is None else scene.view.snapshot.now_s - age_s
+
+
+def _testimonies(scene: ScrapeView) -> Values:
+    now_s = scene.view.snapshot.now_s
+    rows = [
+        ((host, row.witness, row.code, row.weight), now_s - row.for_s)
+        for host, said in sorted(scene.view.snapshot.machines.items())
+        for row in said
+        if row.weight in (Weight.BROKEN, Weight.LEAVING, Weight.SLOW)
+    ]
+    return dict(rows[:_TESTIMONIES_MOST]) or None
+
+
+def _lighthouse(of: Callable[[LighthouseView], float]) -> Fill:
+    """Of its page, while that can be read."""
+
+    def fill(scene: ScrapeView) -> Values:
+        page = scene.view.snapshot.lighthouse
+        return of(page) if isinstance(page, LighthouseView) else None
+
+    return fill
+
+
+def _evicting(of: Callable[[View], Values]) -> Fill:
+    """What is left out where there is no Lighthouse, and so no eviction."""
+    return lambda scene: None if scene.view.alone else of(scene.view)
+
+
+# Who holds the fleet back: how long each works and waits in a step, and by how much it differs.
+
+
+def _ranks(of: Callable[[Tempo], float]) -> Fill:
+    return lambda scene: [(split_rank_name(r), of(scene.view.tempos[r])) for r in scene.busy]
+
+
+def _spread(scene: ScrapeView) -> Values:
+    busy = sorted(tempo.busy_s for tempo in scene.view.tempos.values())
+    if not busy:
+        return {}
+    p99_s = busy[-(-99 * len(busy) // 100) - 1]  # one rank's value, the next above
+    return {"min": busy[0], "median": median(busy), "p99": p99_s, "max": busy[-1]}
+
+
+# What recoveries take, by replica group, as its ranks report it. They work at the same time:
+# seconds are those of the slowest, bytes are added up. What was not done yet, or is not known, is
+# left out. Only the groups' present processes count: full distributions are on the ranks' own pages
+# (`lightkeeper_rank_checkpoint_load_seconds` ...).
+
+
+def _torchft(of: Callable[[list[Mapping[str, Took]]], float | None]) -> Fill:
+    """Of the groups whose ranks time their recoveries."""
+
+    def fill(scene: ScrapeView) -> Values:
+        times = {group: [step.times for step in steps] for group, steps in scene.steps.items()}
+        return [(group, of(each)) for group, each in times.items() if any(each)]
+
+    return fill
+
+
+def _last_s(part: str) -> Fill:
+    return _torchft(lambda times: max((t[part].last_s for t in times if part in t), default=None))
+
+
+_OF_FLEET: Final[Metrics] = (
+    FLEET.gauge("job_info", "1, with the job's id as its ranks report it.", ("job_id",), _jobs,
+        series="1", absent="no rank"),
+    FLEET.gauge("ranks", "Registered ranks, by health.", ("health",), _by_health, series="12"),
+    FLEET.gauge("groups", "Replica groups, by the health of their worst rank.", ("health",),
+        lambda scene: dict(sorted(Counter(g.health for g in scene.view.groups).items())),
+        series="at most 13", absent="healths that no group has"),
+    FLEET.gauge("group_state", "Health of the group's worst rank: 0 healthy, 1 waiting, 2 "
+        "starting, 3 stalled, 4 unreachable, 5 dead, 7 late, 8 slow, 9 corrupt, 10 traced, 11 "
+        "finished, 12 ended; 6 on its way out.", GROUP,
+        _groups(lambda group, _: STATES.get(group.shown)),
+        absent="only the Lighthouse knows the group"),
+    FLEET.gauge("group_step", "Step that the group works on.", GROUP,
+        _groups(lambda group, _: group.step), absent=_NO_STEPS),
+    FLEET.counter("group_commits", "Steps committed by the group's present processes.", GROUP,
+        _groups(lambda group, _: group.commits), absent=_NO_STEPS),
+    FLEET.counter("group_tokens", "Tokens that the group's ranks trained on since this monitor "
+        "looks, as they report them, added up.", GROUP,
+        _groups(lambda group, scene: scene.view.tokens.get(group.group)),
+        absent="no rank of the group reports tokens"),
+    FLEET.gauge("group_in_quorum", "1 while the group is a member of the last quorum.", GROUP,
+        _groups(lambda group, _: group.in_quorum), absent=_NO_ANSWER),
+    FLEET.gauge("group_last_heartbeat_timestamp_seconds",
+        "Unix time of the group's last heartbeat to the Lighthouse.", GROUP,
+        _groups(_last_heartbeat), absent=_NO_ANSWER),
+    FLEET.counter("lighthouse_restarts", "Restarts of the Lighthouse seen by this monitor.", (),
+        _evicting(lambda view: view.lighthouse.restarts), absent=ALONE),
+    FLEET.counter("quorum_changes", "Quorums formed since this monitor looks.", (),
+        _evicting(lambda view: view.lighthouse.quorum_changes), absent=ALONE),
+    FLEET.gauge("host_testimony_since_timestamp_seconds",
+        "Unix time since which a host's own witnesses or the cluster say this of it: broken, "
+        "leaving or slow. Mere context is left out.", ("host", "witness", "code", "weight"),
+        _testimonies, series=f"at most {_TESTIMONIES_MOST}", absent="nothing is said of any host"),
+    FLEET.gauge("lighthouse_read_timestamp_seconds",
+        "Unix time at which the Lighthouse's page was last read.", (),
+        _evicting(lambda view: view.lighthouse.view_s), absent="it was never read"),
+    FLEET.gauge("lighthouse_up", "1 while the Lighthouse's page can be read.", (),
+        _evicting(lambda view: not isinstance(view.snapshot.lighthouse, LighthouseAway)),
+        absent=ALONE),
+    FLEET.gauge("quorum_id", "Id of the last quorum.", (), _lighthouse(lambda page: page.quorum_id),
+        absent=_NO_ANSWER),
+    FLEET.gauge("quorum_participants", "Members of the last quorum.", (),
+        _lighthouse(lambda page: len(page.members)), absent=_NO_ANSWER),
+    FLEET.gauge("quorum_formed_timestamp_seconds",
+        "Unix time at which this monitor first saw the last quorum: it is at least so old.", (),
+        _evicting(lambda view: view.lighthouse.formed_s), absent="no quorum was seen yet"),
+    STRAGGLERS.gauge("rank_busy_seconds",
+        "Mean seconds a step in which the rank did not wait for others, last window.", RANK,
+        _ranks(lambda tempo: tempo.busy_s), absent=_NO_TEMPO),
+    STRAGGLERS.gauge("rank_wait_seconds",
+        "Mean seconds a step in which the rank waited for others, last window.", RANK,
+        _ranks(lambda tempo: tempo.wait_s), absent=_NO_TEMPO),
+    STRAGGLERS.gauge("fleet_busy_seconds",
+        "Seconds a step in which ranks did not wait, over all ranks: min, median, p99 and max.",
+        ("stat",), _spread, series="4", absent="no rank committed within the last 15 s"),
+    STRAGGLERS.gauge("group_busy_seconds",
+        "Seconds a step that the longest working rank of the group worked.", GROUP,
+        lambda scene: {g: max(t.busy_s for t in each) for g, each in scene.tempos.items()},
+        absent=_NO_TEMPO),
+    STRAGGLERS.gauge("group_wait_seconds",
+        "Seconds a step that the ranks of the group waited, their median.", GROUP,
+        lambda scene: {g: median(t.wait_s for t in each) for g, each in scene.tempos.items()},
+        absent=_NO_TEMPO),
+    RECOVERY.counter("group_commit_failures",
+        "Attempts of the group's present processes that ended without a commit.", GROUP,
+        lambda scene: {g: max(s.commit_failures for s in each) for g, each in scene.steps.items()},
+        absent=_NO_STEPS),
+    RECOVERY.counter("group_heals",
+        "States of other groups that the group's present processes took over.", GROUP,
+        _torchft(lambda times: max(t["apply"].done if "apply" in t else 0 for t in times)),
+        absent=_NOT_YET),
+    *(
+        RECOVERY.gauge(
+            f"group_last_{name}_seconds", f"Seconds in which the group last {did}.", GROUP,
+            _last_s(part), absent=_NOT_YET,
+        )
+        for part, name, did in (
+            ("staging", "checkpoint_staging", "made a checkpoint ready for another group"),
+            ("load", "checkpoint_load", "loaded a checkpoint from another group"),
+            ("apply", "checkpoint_apply", "took over what it had loaded"),
+            ("reconfigure", "reconfigure", "built the process groups of a new quorum"),
+        )
+    ),
+    RECOVERY.gauge("group_last_checkpoint_load_bytes",
+        "Bytes of the checkpoint that the group last loaded, all its ranks together.", GROUP,
+        _torchft(lambda times: sum(t["load"].last_bytes for t in times if "load" in t) or None),
+        absent=_NOT_YET),
+)  # fmt: skip
+
+
+SUSPECTS_TOLD: Final = 100
+INCIDENTS_TOLD: Final = 50
+_RECENT_S: Final = 3600.0
+_HOSTS_TOLD: Final = 100
+"""Most hosts with a record that have a series each: host names come and go."""
+
+
+def _open(scene: ScrapeView) -> Values:
+    every = (incident for incident in scene.view.incidents if incident.open)
+    tally = Counter((incident.kind, incident.state, incident.severity) for incident in every)
+    return dict(sorted(tally.items()))
+
+
+def _first_seen(scene: ScrapeView) -> Values:
+    since_s = scene.view.snapshot.now_s - _RECENT_S
+    recent = [
+        incident
+        for incident in scene.view.incidents
+        if incident.open or incident.milestones.first_seen_s >= since_s
+    ]
+    recent.sort(
+        key=lambda incident: (not incident.open, -incident.milestones.first_seen_s, incident.id)
+    )
+    return {
+        (i.id, i.kind, i.severity, i.state, i.groups[0] if len(i.groups) == 1 else ""):
+        i.milestones.first_seen_s
+        for i in recent[:INCIDENTS_TOLD]
+    }  # fmt: skip
+
+
+def _suspects(scene: ScrapeView) -> Values:
+    hosts: dict[tuple[RankName, str, str], Host] = {}
+    for incident in scene.view.incidents:
+        role = "culprit" if incident.culprits else "candidate"
+        for rank in incident.suspects if incident.open else ():
+            host = incident.hosts[0] if len(incident.hosts) == 1 else Host("")
+            hosts[rank, incident.kind, role] = host
+    suspects: dict[tuple[object, ...], float] = {}
+    for (rank, kind, role), host in sorted(hosts.items())[:SUSPECTS_TOLD]:
+        seen = scene.view.by_rank.get(rank)
+        at = host if seen is None else seen.identity.host
+        suspects[*split_rank_name(rank), at, kind, role] = 1
+    return suspects
+
+
+# What people set to hold evictions back, and what was learned for them; the quarantine.
+
+
+def _holding(view: View) -> Values:
+    holding = Counter(_guards(view))
+    return {guard: holding[guard] for guard in Guard}
+
+
+def _guards(view: View) -> Iterator[str]:
+    """The guard of each firing incident whose latest decision was to hold."""
+    for incident in view.incidents:
+        rows = rulings(view.decisions.get(incident.id, ()))
+        last = max(rows, key=lambda row: row.at_s, default=None)
+        if incident.state is State.FIRING and last is not None and last.guard is not None:
+            yield last.guard
+
+
+def _offences(scene: ScrapeView) -> Values:
+    """Of the worst hosts with a record."""
+    view = scene.view
+    records = [record for record in view.hosts.values() if not record.clean]
+    records.sort(
+        key=lambda record: (record.lemon is None, -sum(record.incidents.values()), record.host)
+    )
+    return {
+        (record.host, signal): count
+        for record in records[:_HOSTS_TOLD]
+        for signal, count in (
+            ("incidents", sum(record.incidents.values())),
+            ("evictions", record.evictions),
+            ("quarantines", record.quarantines),
+            ("failed_readmissions", record.failed_readmissions),
+        )
+        if count or not (view.alone and signal == "evictions")
+    }
+
+
+_OF_INCIDENTS: Final[Metrics] = (
+    INCIDENTS.gauge("incidents",
+        "Open incidents, by kind, state and severity (info, warning, critical).",
+        ("kind", "state", "severity"), _open, series=f"at most {len(FAULTS)} x 3 x 3",
+        absent="none is open"),
+    INCIDENTS.gauge("incident_first_seen_timestamp_seconds",
+        "Unix time at which an incident was first seen: open ones and those of the last hour, the "
+        "50 newest. The group is that of its culprits or candidates, if they are of one.",
+        ("incident", "kind", "severity", "state", "replica_group"), _first_seen,
+        series="at most 50", absent="none is open or of the last hour"),
+    INCIDENTS.gauge("rank_suspect", "1 for each culprit of an open incident, and for each "
+        "candidate of one that is unsure, 100 at most. The role is culprit or candidate.",
+        (*RANK, "host", "kind", "role"), _suspects, series="at most 100",
+        absent="nobody is suspected"),
+    EVICTIONS.gauge("holding", "Firing incidents whose eviction is held back now, by guard.",
+        ("guard",), _evicting(_holding), series=f"{len(Guard)}", absent=ALONE),
+    EVICTIONS.gauge("eviction_cost_seconds",
+        "Fleet seconds that an eviction costs, measured on this job's.", (),
+        _evicting(lambda view: view.result.learned.eviction_cost_s),
+        absent="no eviction of this job was measured yet"),
+    EVICTIONS.gauge("paused", "1 while a person has paused evictions.", (),
+        _evicting(lambda view: view.snapshot.pause is not None), absent=ALONE),
+    EVICTIONS.gauge("observe_mode",
+        "1 while the monitor evicts nobody and says whom it would (observe mode).", (),
+        _evicting(lambda view: view.observe), absent=ALONE),
+    EVICTIONS.gauge("policy_loaded_timestamp_seconds",
+        "Unix time at which the policy was loaded; 0: none was, the defaults hold.", (),
+        _evicting(lambda view: None if view.rules is None else view.rules.loaded_s), absent=ALONE),
+    EVICTIONS.gauge("quarantined_hosts", "Hosts in quarantine.", (),
+        lambda scene: len(scene.view.quarantine)),
+    EVICTIONS.gauge("quarantined_groups", "Replica groups in quarantine.", (),
+        lambda scene: len(scene.view.quarantine_groups)),
+    EVICTIONS.gauge("lemon_hosts", "Hosts that failed so often that they are lemons.", (),
+        lambda scene: sum(record.lemon is not None for record in scene.view.hosts.values())),
+    EVICTIONS.gauge("host_offences",
+        "What happened on a host within the window (28 days), of the 100 worst.",
+        ("host", "signal"), _offences, series="at most 400",
+        absent="hosts on which nothing happened"),
+    GOODPUT.counter("effective_rank_seconds", "Rank-seconds that went into committed steps at the "
+        "job's usual pace, since this monitor looks.", (),
+        lambda scene: scene.view.spent.effective_s),
+    GOODPUT.counter("ineffective_rank_seconds", "Rank-seconds that did not, by cause: the kind of "
+        "the incident that stood, recovering, starting, checkpoint, evaluation, compile, "
+        "failed_commit, unexplained.", ("cause",),
+        lambda scene: dict(sorted(scene.view.spent.ineffective_s.items())),
+        series=f"at most {len(FAULTS) + 7}",
+        absent="causes that cost nothing since this monitor looks"),
+)  # fmt: skip
+
+
+def _detectors(scene: ScrapeView) -> Values:
+    detectors = sorted(scene.view.result.detectors.items())
+    return [d for d in detectors if not (scene.view.alone and d[0] in OF_LIGHTHOUSE)]
+
+
+def _health(scene: ScrapeView) -> Values:
+    return {state: state is scene.view.result.health.state for state in Condition}
+
+
+_OF_HEALTH: Final[Metrics] = (
+    HEALTH.gauge("detector_up",
+        "1 while the detector works; 0: it crashed in the last tick, its fault is unknown.",
+        ("detector",), _detectors, series="one a detector"),
+    HEALTH.gauge("self_health", "1 for the state of the monitor's own health, 0 for the others.",
+        ("state",), _health, series="7"),
+    HEALTH.gauge("self_health_scale",
+        "What thresholds are multiplied by because the monitor doubts itself; 1 when well.", (),
+        lambda scene: scene.view.result.health.scale),
+)  # fmt: skip
+METRICS: Final[Metrics] = _OF_FLEET + _OF_INCIDENTS + _OF_HEALTH
+"""Of the view; those below are of what their comments say."""
+
+# of its version
+BUILD: Final = HEALTH.gauge("build_info", "1, with the version.", ("version",),
+    lambda version: {version: 1}, series="1")  # fmt: skip
+
+
+def _nbytes(store: Path | None) -> float | None:
+    """Of the SQLite file (None: PostgreSQL); reads only its size from the disk."""
+    return None if store is None else sum(_size(store, end) for end in ("", "-wal", "-shm"))
+
+
+def _size(path: Path, end: str) -> int:
+    """0 for a missing file: SQLite makes its log when it needs one."""
+    try:
+        return path.with_name(path.name + end).stat().st_size
+    except OSError:
+        return 0
+
+
+STORE: Final = (  # of the store
+    KEPT.counter("store_errors", "Writes that the store's disk did not take (retried).", (),
+        lambda store: store.errors),
+    KEPT.gauge("store_bytes", "Bytes of the store's files on disk, the write-ahead log included.",
+        (), lambda store: _nbytes(store.place.path), absent="the store is PostgreSQL"),
+)  # fmt: skip
+QUEUES: Final = KEPT.gauge("queue_length", "What waits: store (rows to be written), journal "
+    "(ticks), http (requests for which no thread is free), or is under way.",
+    ("queue",), lambda queues: {name: size() for name, size in sorted(queues.items())},
+    series="at most 5", absent="queues that this monitor has not")  # fmt: skip
+REFUSED: Final = KEPT.counter("registrations_refused", "Registrations refused, by reason: "
+    "superseded (by a newer incarnation), wait (its bearer is asked first), taken (it lives), "
+    "other job, over (its run is), refused (a Manager's name that is another group's), hasty (its "
+    "address brings more new ranks than one may), full (as many as this monitor takes), token "
+    "(wrong or missing).", ("reason",), lambda counts: dict(sorted(counts.items())),
+    series="at most 9", absent="none was refused since the start")  # fmt: skip
+JOURNAL: Final = (  # of `Stats`
+    KEPT.counter("journal_ticks", "Ticks written to the journal.", (), lambda now: now.ticks),
+    KEPT.counter("journal_lost_ticks", "Ticks that the journal's disk did not take.", (),
+        lambda now: now.lost),
+    KEPT.counter("journal_written_bytes", "Bytes written to the journal, compressed.", (),
+        lambda now: now.bytes),
+    KEPT.gauge("journal_failing", "1 while the journal is not written.", (),
+        lambda now: now.problem is not None),
+)  # fmt: skip
+LEASE: Final = (  # of `LeaseStanding`
+    KEPT.gauge("monitor_active",
+        "1 while this monitor holds the lease and acts, 0 while it stands by.", (),
+        lambda seen: seen.active),
+    KEPT.gauge("lease_epoch",
+        "Epoch of the lease, as far as this monitor knows; it grows with each handover.", (),
+        lambda seen: seen.epoch),
+    KEPT.gauge("lease_failing", "1 while the lease can be neither renewed nor looked at.", (),
+        lambda seen: seen.problem is not None),
+)  # fmt: skip
+
+
+# Of the `Gatekeeper`: the gate as the monitor sees it; its own page has more (`gate.serve`).
+
+_NO_GATE: Final = "the monitor has no gate (--gate)"
+
+
+def _denials(keeper: Gatekeeper) -> Values:
+    if not isinstance(keeper.view, GateView):
+        return None
+    scopes = Counter(denial.scope for denial in keeper.view.denied)
+    return {scope: scopes[scope] for scope in DenialScope}
+
+
+GATE_METRICS: Final = (
+    GATE.gauge("gate_answers", "1 while the gate answers this monitor.", (),
+        lambda keeper: isinstance(keeper.view, GateView), absent=_NO_GATE),
+    GATE.gauge("gate_untaught", "1 while the gate is away or does not take its list.", (),
+        lambda keeper: keeper.trouble() is not None, absent=_NO_GATE),
+    GATE.counter("gate_lists", "Lists sent to the gate, by outcome.", ("outcome",),
+        lambda keeper: {"taken": keeper.taught, "failed": keeper.failed}, series="2",
+        absent=_NO_GATE),
+    GATE.gauge("gate_denials", "Names that the gate refuses, by scope.", ("scope",), _denials,
+        series="3", absent="the monitor has no gate, or it does not answer"),
+)  # fmt: skip
 
 
 class ViewCollector(Collector):
@@ -48,5 +564,5 @@ class ViewCollector(Collector):
             self._wait()
             view = self._view() or view
             scene = ScrapeView(view, self._bounds)
-            self._cached = view, tuple(each for metric in _METRICS for each in metric.read(scene))
+            self._cached = view, tuple(each for metric in METRICS for each in metric.read(scene))
         return self._cached[1]

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha1
-from itertools import groupby, pairwise
+from itertools import groupby
+from statistics import median
 from typing import Any, Final
 
 from lightkeeper.monitor.decide.headline import SICK, Headline, JobState, headline_of
@@ -204,9 +205,7 @@ def fleet_page(context: Context) -> Page:
         sick_count=len(sick),
         blamed=blamed,
         incidents=listed_incidents(view.incidents),
-        chart_width=CHART_WIDTH,
-        chart_height=CHART_HEIGHT,
-        sparks=sparks(view.trend, view.incidents),
+        pace=pace_line(view.trend),
         legend=[(state, counts[state]) for state in reversed(LOOKS)
                 if counts[state] or state == "healthy"],
         cards=len(fleet.states) <= CARDS,
@@ -353,7 +352,7 @@ _SEVERITIES: Final = ("info", "warning", "critical")
 
 def _policy(rules: Effective, fleet: FleetIndex) -> dict[str, Any]:
     """As `GET /v1/policy` shows it, and each action with its kinds of fault."""
-    policy = effective_to_json(rules, fleet.now_s)
+    policy = effective_to_json(rules)
     done = grouped(
         (" / ".join(dict.fromkeys(plain(row[level]) for level in _SEVERITIES)), plain(kind))
         for kind, row in policy["actions"].items()
@@ -476,89 +475,33 @@ def rank_page(context: Context) -> Page:
     )  # fmt: skip
 
 
-# -- small charts ------------------------------------------------------------------------------
-# SVG within the page, by attributes alone: the page's policy allows no style.
+# -- the pace as a line of bars --------------------------------------------------------------------
 
-
-CHART_WIDTH: Final = 240
-CHART_HEIGHT: Final = 36
-_GAP: Final = 3 * EVERY_S
-"""Points further apart are not joined: none was seen between."""
-_MARKS: Final = 40
+_BARS: Final = "▁▂▃▄▅▆▇█"
+_COLUMNS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    x: float
-    width: float
-    incident: str
-    critical: bool
+class PaceLine:
+    """Steps a second over some time, drawn in characters."""
 
-
-@dataclass(frozen=True, slots=True)
-class Spark:
-    """One small line chart, and where incidents were in its time."""
-
-    name: str
-    lines: tuple[str, ...]
-    """The points of each `polyline`."""
-    marks: tuple[Mark, ...]
+    bars: str
+    """A character for each stretch; a blank where nothing was measured."""
     most: float
-    """The value at its top."""
+    """The value of the highest bar."""
     span_s: float
     """From left end to right end."""
 
 
-Values = Sequence[tuple[float, float | None]]
-"""Times and values; None: nothing was measured."""
-
-
-def sparks(points: Sequence[TrendPoint], incidents: Sequence[Incident]) -> tuple[Spark, ...]:
-    """Pace, and committed steps a minute; from three points, and two known values each."""
-    if len(points) < 3:
-        return ()
-    pace = [(point.at_s, 1 / point.step_s if point.step_s else None) for point in points]
-    commits: list[tuple[float, float | None]] = []
-    for before, after in pairwise(points):
-        passed_s = after.at_s - before.at_s
-        rate = None
-        if after.step is not None and before.step is not None and passed_s <= _GAP:
-            rate = 60 * max(0, after.step - before.step) / passed_s  # a job may restart
-        commits.append((after.at_s, rate))
-    charts = {"steps a second": pace, "commits a minute": commits}
-    drawn = {name: each for name, each in charts.items() if sum(v is not None for _, v in each) > 1}
-    began_s, span_s = points[0].at_s, points[-1].at_s - points[0].at_s
-    marks = tuple(_marks(incidents, began_s, span_s))
-    return tuple(_spark(name, each, marks, began_s, span_s) for name, each in drawn.items())
-
-
-def _marks(incidents: Sequence[Incident], began_s: float, span_s: float) -> Iterator[Mark]:
-    for incident in incidents[:_MARKS]:
-        end_s = began_s + span_s if incident.ended_s is None else incident.ended_s
-        first_s = incident.milestones.first_seen_s
-        if began_s <= end_s and first_s <= began_s + span_s:
-            x = _x(max(first_s, began_s), began_s, span_s)
-            width = _x(min(end_s, began_s + span_s), began_s, span_s) - x
-            yield Mark(x, max(1.5, round(width, 1)), incident.id, incident.severity == "critical")
-
-
-def _spark(
-    name: str, values: Values, marks: tuple[Mark, ...], began_s: float, span_s: float
-) -> Spark:
-    most = max((value for _, value in values if value is not None), default=0.0)
-    lines: list[list[str]] = [[]]
-    last_s = began_s
-    for at_s, value in values:
-        if value is None or at_s - last_s > _GAP:
-            lines.append([])
-        last_s = at_s
-        if value is not None:
-            y = CHART_HEIGHT - 2 - (CHART_HEIGHT - 4) * (value / most if most else 0.0)
-            lines[-1].append(f"{_x(at_s, began_s, span_s):g},{y:.1f}")
-    return Spark(
-        name, tuple(" ".join(line) for line in lines if len(line) > 1), marks, most, span_s
-    )
-
-
-def _x(at_s: float, began_s: float, span_s: float) -> float:
-    return round(CHART_WIDTH * (at_s - began_s) / span_s, 1)
+def pace_line(points: Sequence[TrendPoint]) -> PaceLine | None:
+    """None: less than two paces are known."""
+    paces = [(point.at_s, 1 / point.step_s) for point in points if point.step_s]
+    if len(paces) < 2:
+        return None
+    most, began_s = max(pace for _, pace in paces), points[0].at_s
+    span_s = max(EVERY_S, points[-1].at_s - began_s)
+    last = min(_COLUMNS - 1, round(span_s / EVERY_S))
+    by_column = grouped((round(last * (at_s - began_s) / span_s), pace) for at_s, pace in paces)
+    heights = {at: round((len(_BARS) - 1) * median(by_column[at]) / most) for at in by_column}
+    bars = "".join(_BARS[heights[at]] if at in heights else " " for at in range(last + 1))
+    return PaceLine(bars, most, span_s)

@@ -280,7 +280,7 @@ def policy() -> Response:
     body = {
         "schema": SCHEMA,
         "watch_only": view is not None and view.alone,
-        **effective_to_json(effective, context.clock.now_s()),
+        **effective_to_json(effective),
         "problems": list(context.rules.problems),
         "pause": None if pause is None else to_plain(pause),
         "last_pause": None if last is None or pause is not None else to_plain(last),

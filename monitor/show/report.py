@@ -1,47 +1,192 @@
-"""The report on flight records: text for a terminal, a page to mail, JSON for programs.
+"""The report on flight records: one value, printed as text, as a page to mail, and as JSON.
 
 The verdict first, then who waits for whom, then detail on demand. The page loads nothing and runs
 nothing. For evidence bundles the report also has the monitor's verdict when it saved them. It comes
 first, since the monitor saw more than flight records hold (phases, processes, many ticks); the
 analysis of the records is a second look, and the report says whether both agree.
+
+A job has thousands of ranks and a page has room for a few dozen rows. Ranks that wait in the
+same collective for the same others form a crowd. If that leaves too many crowds, ranks that wait
+in similar collectives for ranks of similar roles form one: eight tensor-parallel groups that do the
+same are shown once, but ranks that wait for the culprit stay apart from those behind them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
 from typing import Any, Final
 
+import numpy as np
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lightkeeper.monitor.model.incident import Incident, incident_from_json
+from lightkeeper.monitor.model.grouping import grouped
+from lightkeeper.monitor.model.incident import Incident, incident_from_json, incident_to_json
 from lightkeeper.monitor.model.plain import to_plain
 from lightkeeper.monitor.model.verdict import Confidence
-from lightkeeper.monitor.model.wording import counted, who
+from lightkeeper.monitor.model.wording import counted, listed, plural, who
 from lightkeeper.monitor.records.files import Bundle
-from lightkeeper.monitor.records.findings import Analysis, Finding
-from lightkeeper.monitor.records.job import Job
-from lightkeeper.monitor.show.standing import (
-    MEANINGS,
-    ReportTable,
-    Role,
-    answer,
-    ended,
-    rank_list,
-    rank_word,
-    read_line,
-    title,
-    wait_table,
-    where,
-    with_hosts,
-)
+from lightkeeper.monitor.records.findings import Analysis, Fault, Finding, Wait
+from lightkeeper.monitor.records.job import NONE, CollectiveState, Group, Job
 from lightkeeper.monitor.show.wording import clean, moment, sentence
 
-_LINES: Final = 20
-_ROWS: Final = 40
+# -- who waits for whom ----------------------------------------------------------------------------
+
+_UNFINISHED = (CollectiveState.UNKNOWN, CollectiveState.SCHEDULED, CollectiveState.STARTED)
+
+
+class Role(StrEnum):
+    """A rank's part in the fault; the first that fits, in this order."""
+
+    CULPRIT = "culprit"
+    SUSPECT = "suspect"  # on one of the sides of an undecided fault
+    SILENT = "silent"  # no record
+    VICTIM = "victim"
+    WAITING = "waiting"  # in a collective, and no finding explains it
+    FREE = "free"  # nothing unfinished
+
+
+_ROLES = tuple(Role)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRow:
+    """A row of a table; ranks in one situation share it."""
+
+    role: str
+    """`Role`, or empty."""
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTable:
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[ReportRow, ...]
+    left_out: int = 0
+    """Ranks for which there was no room."""
+
+
+def roles(job: Job, analysis: Analysis) -> dict[int, Role]:
+    """Every rank's part, sorted by rank."""
+    by_rank: dict[int, Role] = dict.fromkeys({*job.expected, *job.ranks}, Role.FREE)
+    by_rank.update((wait.rank, Role.WAITING) for wait in analysis.waits)
+    for finding in analysis.findings:
+        by_rank.update(dict.fromkeys(finding.victims, Role.VICTIM))
+    by_rank.update(dict.fromkeys(job.silent, Role.SILENT))
+    for finding in analysis.findings:
+        by_rank.update(dict.fromkeys(finding.tied, Role.SUSPECT))
+    by_rank.update(dict.fromkeys(analysis.culprits, Role.CULPRIT))
+    return dict(sorted(by_rank.items()))
+
+
+def _waits(analysis: Analysis) -> defaultdict[int, list[Wait]]:
+    """Rank -> the collectives in which it waits."""
+    return defaultdict(list, grouped((wait.rank, wait) for wait in analysis.waits))
+
+
+def crowds(job: Job, analysis: Analysis, at_most: int) -> tuple[tuple[int, ...], ...]:
+    """All ranks in crowds, by role (culprits first), then by rank.
+
+    Grouped as finely as `at_most` allows: by the exact collective and the ranks waited for; by
+    the kind of collective and the roles of those ranks; by role alone. Culprits of different
+    faults stay apart.
+    """
+    role, waits = roles(job, analysis), _waits(analysis)
+    marks: dict[int, tuple[int, ...]] = defaultdict(tuple)
+    for index, finding in enumerate(analysis.findings):
+        for rank in {*finding.culprits, *finding.tied}:
+            marks[rank] = (*marks[rank], index)
+
+    def exact(wait: Wait) -> Hashable:
+        members = job.groups[wait.group].members
+        everybody = len(wait.waits_for) == len(members) - 1 > 1
+        all_others = everybody and wait.rank not in wait.waits_for
+        return wait.group, wait.sequence, wait.op, None if all_others else wait.waits_for
+
+    def alike(wait: Wait) -> Hashable:
+        group = job.groups[wait.group]
+        awaited = frozenset(role.get(rank) for rank in wait.waits_for)
+        return group.desc or len(group.members), wait.op, awaited
+
+    by_key: dict[Hashable, list[int]] = {}
+    for inside in (exact, alike):
+        by_key = grouped(((role[r], marks[r], *map(inside, waits[r])), r) for r in role)
+        if len(by_key) <= at_most:
+            break
+    else:
+        by_key = grouped(((role[rank], marks[rank][:1]), rank) for rank in role)
+    every = sorted(by_key.values(), key=lambda ranks: (_ROLES.index(role[ranks[0]]), ranks))
+    return tuple(map(tuple, every))
+
+
+def wait_table(job: Job, analysis: Analysis, at_most: int) -> ReportTable:
+    """Who waits for whom: a row for each collective in which one of `at_most` crowds waits."""
+    role, waits, every = roles(job, analysis), _waits(analysis), crowds(job, analysis, at_most)
+    rows = [
+        ReportRow(role[ranks[0]], (rank_list(job, ranks), str(role[ranks[0]]), *cells))
+        for ranks in every[:at_most]
+        for cells in _waiting(job, ranks, waits)
+    ]
+    heads = ("ranks", "are", "in", "since", "wait for", "called at")
+    return ReportTable("who waits for whom", heads, tuple(rows), sum(map(len, every[at_most:])))
+
+
+def _waiting(
+    job: Job, ranks: tuple[int, ...], waits: Mapping[int, Sequence[Wait]]
+) -> Iterator[tuple[str, ...]]:
+    """The collectives in which the first rank of a crowd waits, since when, for whom, and where."""
+    first, every = waits[ranks[0]], [wait for rank in ranks for wait in waits[rank]]
+    if not first:
+        column = job.columns["rank"]
+        ends = np.array([ranks[0], ranks[0] + 1], column.dtype)  # another would convert the column
+        states = job.columns["state"][slice(*np.searchsorted(column, ends))]
+        unfinished = np.count_nonzero(np.isin(states, _UNFINISHED)) or "nothing"
+        yield f"{unfinished} unfinished" if ranks[0] in job.ranks else "no record", "-", "-", "-"
+    groups = len({wait.group for wait in every})
+    awaited = {rank for wait in every for rank in wait.waits_for}
+    whom = "each other" if awaited else "nobody: all are there"
+    if awaited - set(ranks):
+        whom = rank_list(job, awaited - set(ranks))
+    for wait in first:
+        op, group, site = clean(wait.op, 80), job.groups[wait.group], job.columns["site"][wait.row]
+        inside = f"{op} {wait.sequence} of {_label(group)}"
+        if groups > 1:
+            inside = f"{op} of {clean(group.desc or group.name, 80)} and its like ({groups} groups)"
+        called_at = "" if site == NONE else clean(job.sites[int(site)], 200)
+        yield inside, moment(wait.since_ns), whom, called_at or "-"
+
+
+# -- findings in words: who did what, where --------------------------------------------------------
+
+TITLES: Final[Mapping[Fault, str]] = {
+    Fault.NOT_ENTERED: "did not come to a collective",
+    Fault.NOT_ENQUEUING: "stopped launching collectives",
+    Fault.SILENT: "no record, and others wait for it",
+    Fault.GPU_BEHIND: "GPU stopped before its peers'",
+    Fault.STUCK_INSIDE: "a whole group is stuck inside a collective",
+    Fault.MISMATCH: "called something else than its peers",
+    Fault.SKIPPED: "left a collective out",
+    Fault.EXTRA: "called one collective too many",
+    Fault.SILENT_MISMATCH: "another dtype than its peers: no hang, wrong numbers",
+    Fault.ORDER_INVERSION: "deadlock: collectives in different order",
+    Fault.POINT_TO_POINT: "a send or recv that nobody answers",
+    Fault.TWO_THREADS: "two threads use one group in no order",
+    Fault.TIMED_OUT: "ended by its timeout or an error everywhere",
+}
+"""What the culprits of each kind did."""
+
+MEANINGS: Final[Mapping[Confidence, str]] = {
+    Confidence.CERTAIN: "seen directly, or the only explanation of what every rank shows",
+    Confidence.LIKELY: "a strict majority or the rank's own history says so, nothing contradicts",
+    Confidence.UNSURE: "the evidence ties or is incomplete: nobody is accused",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,181 +206,109 @@ class FindingWords:
 
 
 def finding_words(job: Job, finding: Finding) -> FindingWords:
-    who, what = title(job, finding)
+    whose = "no rank to accuse"
+    if finding.culprits:
+        whose = rank_word(job, finding.culprits)
+    elif finding.between:  # undecided between sides
+        sides = [rank_word(job, side) for side in finding.between]
+        whose = f"cannot tell between {listed(sides, len(sides))}"
+    ranks = job.ranks
+    dead = [rank for rank in finding.culprits if rank in ranks and ranks[rank].alive is False]
     facts = (
-        ("shows at", where(job, finding)),
+        ("shows at", shows_at(job, finding)),
         ("victims", rank_list(job, finding.victims)),
         ("hosts", with_hosts(job, finding.culprits)),
-        ("process", ended(job, finding.culprits)),
+        ("process", f"{rank_word(job, dead)} had ended" if dead else ""),
         *((clean(name, 80), clean(seen)) for name, seen in finding.evidence.items()),
     )
-    return FindingWords(who, what, finding.kind, finding.confidence, finding.reason, facts)
+    what = TITLES[finding.kind]
+    return FindingWords(whose, what, finding.kind, finding.confidence, finding.reason, facts)
 
 
-@dataclass(frozen=True, slots=True)
-class ReportWords:
-    """What the terminal and the page show."""
-
-    answer: str
-    accused: bool
-    read: str
-    live: MonitorVerdict | None
-    """For evidence bundles."""
-    findings: tuple[FindingWords, ...]
-    waits: ReportTable | None
-    limits: list[str]
-    """What could not be read, and the analysis's own notes."""
+def rank_word(job: Job, ranks: Iterable[int], at_most: int = 24) -> str:
+    """`rank 9`, `ranks 9 and 14`, `ranks 0-7 and 9`; by name if ranks have names."""
+    distinct = set(ranks)
+    return f"{plural(distinct, 'rank', 'ranks')} {listed(_rank_parts(job, distinct), at_most)}"
 
 
-def report_words(
-    job: Job, analysis: Analysis, live: MonitorVerdict | None = None, *, details: bool = False
-) -> ReportWords:
-    """The report; `details`: who waits for whom, also without a fault."""
-    lines: list[str] = []
-    for problem in job.problems:
-        rank = problem.rank
-        missing = "" if rank is None else f" ({rank_word(job, (rank,))} has no record)"
-        lines.append(f"{clean(problem.path, 300)}: {clean(problem.reason, 300)}{missing}")
-    lines += map(clean, analysis.notes)
-    more = len(lines) - _LINES
-    waits = bool(analysis.waits and (analysis.findings or details))  # a healthy job always waits
-    return ReportWords(
-        answer(job, analysis),
-        bool(analysis.culprits),
-        read_line(job),
-        live,
-        tuple(finding_words(job, finding) for finding in analysis.findings),
-        wait_table(job, analysis, _ROWS) if waits else None,
-        [*lines[:_LINES], *([f"and {more} more; --format json has them"] if more > 0 else [])],
-    )
+def rank_list(job: Job, ranks: Iterable[int], at_most: int = 24) -> str:
+    """`0-7, 9`; a dash for nobody."""
+    parts = _rank_parts(job, ranks)
+    return listed(parts, at_most) if len(parts) > at_most else ", ".join(parts) or "-"
 
 
-# On a terminal.
+def _rank_parts(job: Job, ranks: Iterable[int]) -> list[str]:
+    """Runs of ranks: `0-7`, `9`; by name `rg_1.0-3`."""
+    ordered = sorted(set(ranks))
+    if not job.names:
+        return _runs("", ordered)
+    parts: list[str] = []
+    by_prefix: dict[str, list[int]] = {}
+    for rank in ordered:
+        prefix, dot, number = job.name(rank).rpartition(".")
+        if dot and number.isascii() and number.isdigit() and str(int(number)) == number:
+            by_prefix.setdefault(prefix, []).append(int(number))
+        else:
+            parts.append(clean(job.name(rank), 80))
+    for prefix, numbers in by_prefix.items():
+        parts += _runs(clean(prefix, 80) + ".", sorted(numbers))
+    return parts
 
-_INDENT = (0, 0, 0, 3)
-_STYLES = {
-    Role.CULPRIT: "bold red",
-    Role.SUSPECT: "magenta",
-    Role.SILENT: "magenta",
-    Role.VICTIM: "yellow",
-    Role.WAITING: "yellow",
-}
+
+def _runs(prefix: str, numbers: list[int]) -> list[str]:
+    by_start = grouped((number - at, number) for at, number in enumerate(numbers)).values()
+    return [
+        f"{prefix}{run[0]}" if len(run) == 1 else f"{prefix}{run[0]}-{run[-1]}" for run in by_start
+    ]
 
 
-def verdict(number: int, words: FindingWords, width: int) -> Iterator[RenderableType]:
-    """Lines of one verdict; `width` is that of the facts' names. Empty facts are left out.
+def _label(group: Group) -> str:
+    """A process group's name; a bare number from torch gets `group`."""
+    label = clean(group.label, 120)
+    return f"group {label}" if label[:1].isdigit() or not label else label
 
-    Texts are printed as they are: clean those from files first.
+
+def shows_at(job: Job, finding: Finding) -> str:
+    """The collective where a fault shows: `all_reduce 12 of dp (3)`."""
+    number = "" if finding.sequence is None else f" {finding.sequence}"
+    what = clean(finding.op or "collective", 80) + number
+    if finding.group is None:
+        return what if finding.op or number else "-"
+    return f"{what} of {_label(job.groups[finding.group])}"
+
+
+def with_hosts(job: Job, ranks: Iterable[int]) -> str:
+    """`9 on node17, 14 on node18`; empty where no host is known."""
+    by_host = grouped((job.hosts[rank], rank) for rank in sorted(set(ranks)) if rank in job.hosts)
+    places = [f"{rank_list(job, ranks)} on {clean(host, 80)}" for host, ranks in by_host.items()]
+    return listed(places, 8)
+
+
+def found_line(noun: str, faults: int, unsure: int, culprits: str, source: str) -> str:
+    """`2 faults found, caused by rank 1; the records do not tell who caused 1 of them`.
+
+    Args:
+        unsure: faults without a culprit.
+        culprits: in words, empty without any.
     """
-    unsure = words.confidence is Confidence.UNSURE
-    heading = Text(f"{number}. {words.who}", "bold magenta" if unsure else "bold red")
-    heading.append(f": {words.what}", "bold")
-    heading.append(f"  ({words.kind}, {words.confidence})", "dim")
-    yield heading
-    yield Padding(Text(sentence(words.reason)), _INDENT)
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", max_width=width)
-    grid.add_column(overflow="fold")
-    for name, seen in words.known:
-        grid.add_row(Text(name), Text(seen))
-    yield Padding(grid, _INDENT)
+    if not faults:
+        return f"no {noun} found"
+    caused = f", caused by {culprits}" if culprits else ""
+    which = f"{unsure} of them" if culprits else "it" if faults == 1 else "them"
+    more = f"; {source} not tell who caused {which}" if unsure else ""
+    return f"{counted(faults, 'fault')} found{caused}{more}"
 
 
-def limits(lines: Sequence[str]) -> Iterator[RenderableType]:
-    """What limits an answer."""
-    if lines:
-        yield Text("\nwhat limits this", "bold")
-    for line in lines:
-        yield Padding(Text(f"- {line}"), (0, 0, 0, 2))
+# -- the monitor's own verdict, in a bundle --------------------------------------------------------
 
-
-def print_report(out: Console, words: ReportWords) -> None:
-    for part in _parts(words):
-        out.print(part)
-
-
-def _parts(words: ReportWords) -> Iterator[RenderableType]:
-    if words.live is not None:
-        yield Text(words.live.heading, "bold red" if words.live.sure else "bold magenta")
-        for name, seen in words.live.facts:
-            yield Text(f"   {name}: {seen}")
-        yield Text("\nby the flight records alone:", "dim")
-    yield Text(words.answer, "bold red" if words.findings else "bold green")
-    yield Text(words.read, "dim")
-    for number, finding in enumerate(words.findings, start=1):
-        yield Text()
-        yield from verdict(number, finding, 44)
-    if words.waits is not None:
-        yield Text()
-        yield drawn(words.waits)
-    yield from limits(words.limits)
-
-
-def drawn(shown: ReportTable) -> Table:
-    """The first two cells of a row with a role have its colour."""
-    table = Table(
-        title=shown.title or None, title_justify="left", title_style="bold", header_style="bold"
-    )
-    for head in shown.heads:
-        table.add_column(head, overflow="fold")
-    for row in shown.rows:
-        style = _STYLES.get(Role(row.role), "") if row.role else ""
-        table.add_row(*(Text(cell, style if at < 2 else "") for at, cell in enumerate(row.cells)))
-    if shown.left_out:
-        table.caption = f"and {counted(shown.left_out, 'rank')} more"
-    return table
-
-
-# As a page to mail.
-
-
-def page(words: ReportWords) -> str:
-    """The whole document."""
-    from lightkeeper.monitor.show.templating import render  # noqa: PLC0415 - nobody else needs templates here
-
-    return render("report.html", report=words)
-
-
-# For programs: schema 1; keys may be added, none is removed.
-
-SCHEMA: Final = 1
-
-
-def report(job: Job, analysis: Analysis, live: MonitorVerdict | None = None) -> dict[str, Any]:
-    """What `--format json` prints. Text from records is unchanged; JSON escapes it."""
-    body: dict[str, Any] = {
-        "schema": SCHEMA,
-        "ranks_expected": len({*job.expected, *job.ranks}),
-        "ranks_read": sorted(job.ranks),
-        "ranks_silent": list(job.silent),
-        "verdicts": [_verdict(job, finding) for finding in analysis.findings],
-        "culprits": list(culprits(analysis, live)),
-        "problems": [to_plain(problem) for problem in job.problems],
-        "notes": list(analysis.notes),
-    }
-    for key, by_rank in (("names", job.names), ("hosts", job.hosts)):
-        if by_rank:
-            body[key] = {str(rank): by_rank[rank] for rank in sorted(by_rank)}
-    if live is not None:
-        body["monitor"] = to_json(live)
-    return body
-
-
-def _verdict(job: Job, finding: Finding) -> dict[str, Any]:
-    group = None if finding.group is None else job.groups[finding.group]
-    return {
-        "kind": str(finding.kind),
-        "culprits": list(finding.culprits),
-        "cannot_tell_between": [list(side) for side in finding.between],
-        "victims": list(finding.victims),
-        "group": None if group is None else group.name,
-        "group_label": None if group is None else group.label,
-        "sequence": finding.sequence,
-        "op": finding.op,
-        "confidence": str(finding.confidence),
-        "reason": finding.reason,
-        "evidence": dict(finding.evidence),
-    }
+_AGREEMENT = {
+    "same": "the flight records by themselves say the same",
+    "none": "the flight records by themselves show no fault: whoever works slowly, has died, or "
+    "waits outside of collectives leaves none in them",
+    "unsure": "the flight records by themselves do not tell who it was",
+    "other": "the flight records by themselves name others: read both",
+}
+_OF_INCIDENT = ("kind", "state", "culprits", "candidates", "groups", "confidence", "reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,11 +340,24 @@ class MonitorVerdict:
             ("reason", sentence(self.incident.verdict.reason)),
             ("incident", f"{clean(self.incident.id, 200)}, {self.incident.state}"),
             ("records of", self.records_of),
-            ("second look", _SAID[self.agreement]),
+            ("second look", _AGREEMENT[self.agreement]),
         )
 
+    def body(self) -> dict[str, Any]:
+        """For programs."""
+        plain, ranks = incident_to_json(self.incident), list(self.suspects)
+        return {
+            "bundle": self.path,
+            "incident": self.incident.id,
+            **{key: plain[key] for key in _OF_INCIDENT},
+            "culprit_ranks": ranks if self.sure else [],
+            "candidate_ranks": [] if self.sure else ranks,
+            "records_of": self.records_of,
+            "records_say": self.agreement,
+        }
 
-def monitor_verdict(job: Job, analysis: Analysis, bundle: Bundle | None) -> MonitorVerdict | None:
+
+def _monitor_verdict(job: Job, analysis: Analysis, bundle: Bundle | None) -> MonitorVerdict | None:
     """The bundle's verdict; None without an incident, as for an eviction by hand."""
     if bundle is None:
         return None
@@ -284,48 +370,191 @@ def monitor_verdict(job: Job, analysis: Analysis, bundle: Bundle | None) -> Moni
     if bundle.moment is not None:
         records_of = f"{bundle.moment.name}, {moment(int(bundle.moment.began_s * 1e9))} UTC"
     suspects = sorted(number[name] for name in incident.suspects if name in number)
-    agreement = _agreement(job, analysis, incident)
+    named = {job.name(rank) for rank in analysis.culprits}
+    sure, agreement = incident.verdict.confidence is not Confidence.UNSURE, "other"
+    if not analysis.findings:
+        agreement = "none"
+    elif not named:
+        agreement = "unsure" if sure else "same"
+    elif sure and named == set(incident.culprits):
+        agreement = "same"
     return MonitorVerdict(bundle.path, incident, records_of, agreement, tuple(suspects))
 
 
-def culprits(analysis: Analysis, live: MonitorVerdict | None) -> tuple[int, ...]:
-    """Whom the report accuses: the monitor's culprits if it was sure, else the records'."""
-    return live.suspects if live is not None and live.sure else analysis.culprits
+# -- the report ------------------------------------------------------------------------------------
+
+SCHEMA: Final = 1
+_LINES: Final = 20
+_ROWS: Final = 40
 
 
-def _agreement(job: Job, analysis: Analysis, incident: Incident) -> str:
-    named = {job.name(rank) for rank in analysis.culprits}
-    sure = incident.verdict.confidence is not Confidence.UNSURE
-    if not analysis.findings:
-        return "none"
-    if not named:
-        return "unsure" if sure else "same"
-    return "same" if sure and named == set(incident.culprits) else "other"
+@dataclass(frozen=True)  # no slots: a cached property needs `__dict__`
+class Report:
+    job: Job
+    analysis: Analysis
+    bundle: Bundle | None = field(default=None)
+    """The evidence bundle from which the records are, if any."""
+
+    @cached_property
+    def live(self) -> MonitorVerdict | None:
+        return _monitor_verdict(self.job, self.analysis, self.bundle)
+
+    @property
+    def accused(self) -> bool:
+        return bool(self.analysis.culprits)
+
+    @property
+    def answer(self) -> str:
+        """The whole answer in one line."""
+        job, findings, culprits = self.job, self.analysis.findings, self.analysis.culprits
+        if findings or not job.silent:
+            whose = rank_word(job, culprits) if culprits else ""
+            unsure = sum(not finding.culprits for finding in findings)
+            return found_line("fault", len(findings), unsure, whose, "the records do")
+        all_of = counted(len({*job.expected, *job.ranks}), "rank")
+        return f"no fault found in the records of {len(job.ranks):,} of {all_of}"
+
+    @property
+    def read(self) -> str:
+        """How much of the job was read: `records of 15 of 16 ranks, 1 silent (3)`."""
+        job = self.job
+        all_of = counted(max(len(job.expected), len(job.ranks)), "rank")
+        entries = "1 entry" if len(job) == 1 else f"{len(job):,} entries"
+        text = f"records of {len(job.ranks):,} of {all_of}, {entries}"
+        return f"{text}; no record of {rank_word(job, job.silent)}" if job.silent else text
+
+    @cached_property
+    def findings(self) -> tuple[FindingWords, ...]:
+        return tuple(finding_words(self.job, finding) for finding in self.analysis.findings)
+
+    @cached_property
+    def waits(self) -> ReportTable | None:
+        """Who waits for whom; None: nobody waits."""
+        return wait_table(self.job, self.analysis, _ROWS) if self.analysis.waits else None
+
+    @property
+    def limits(self) -> list[str]:
+        """What could not be read, and the analysis's own notes."""
+        lines: list[str] = []
+        for problem in self.job.problems:
+            rank = problem.rank
+            missing = "" if rank is None else f" ({rank_word(self.job, (rank,))} has no record)"
+            lines.append(f"{clean(problem.path, 300)}: {clean(problem.reason, 300)}{missing}")
+        lines += map(clean, self.analysis.notes)
+        more = len(lines) - _LINES
+        return [*lines[:_LINES], *([f"and {more} more; --format json has them"] * (more > 0))]
+
+    def body(self) -> dict[str, Any]:
+        """What `--format json` prints; keys may be added, none is removed. Text from records is
+        unchanged; JSON escapes it.
+        """
+        job, analysis, live = self.job, self.analysis, self.live
+        sure = live is not None and live.sure
+        body: dict[str, Any] = {
+            "schema": SCHEMA,
+            "ranks_expected": len({*job.expected, *job.ranks}),
+            "ranks_read": sorted(job.ranks),
+            "ranks_silent": list(job.silent),
+            "verdicts": [_verdict(job, finding) for finding in analysis.findings],
+            "culprits": list(live.suspects if live is not None and sure else analysis.culprits),
+            "problems": [to_plain(problem) for problem in job.problems],
+            "notes": list(analysis.notes),
+        }
+        for key, by_rank in (("names", job.names), ("hosts", job.hosts)):
+            if by_rank:
+                body[key] = {str(rank): by_rank[rank] for rank in sorted(by_rank)}
+        return body if live is None else {**body, "monitor": live.body()}
+
+    def page(self) -> str:
+        """The whole document."""
+        from lightkeeper.monitor.show.templating import render  # noqa: PLC0415 - nobody else needs templates here
+
+        return render("report.html", report=self)
 
 
-_SAID = {
-    "same": "the flight records by themselves say the same",
-    "none": "the flight records by themselves show no fault: whoever works slowly, has died, or "
-    "waits outside of collectives leaves none in them",
-    "unsure": "the flight records by themselves do not tell who it was",
-    "other": "the flight records by themselves name others: read both",
+def _verdict(job: Job, finding: Finding) -> dict[str, Any]:
+    group = None if finding.group is None else job.groups[finding.group]
+    return {
+        "kind": str(finding.kind),
+        "culprits": list(finding.culprits),
+        "cannot_tell_between": [list(side) for side in finding.between],
+        "victims": list(finding.victims),
+        "group": None if group is None else group.name,
+        "group_label": None if group is None else group.label,
+        "sequence": finding.sequence,
+        "op": finding.op,
+        "confidence": str(finding.confidence),
+        "reason": finding.reason,
+        "evidence": dict(finding.evidence),
+    }
+
+
+# -- on a terminal ---------------------------------------------------------------------------------
+
+_INDENT = (0, 0, 0, 3)
+_STYLES = {
+    Role.CULPRIT: "bold red",
+    Role.SUSPECT: "magenta",
+    Role.SILENT: "magenta",
+    Role.VICTIM: "yellow",
+    Role.WAITING: "yellow",
 }
 
 
-def to_json(live: MonitorVerdict) -> dict[str, Any]:
-    incident = live.incident
-    return {
-        "bundle": live.path,
-        "incident": incident.id,
-        "kind": str(incident.kind),
-        "state": str(incident.state),
-        "culprits": list(incident.culprits),
-        "candidates": list(incident.candidates),
-        "culprit_ranks": list(live.suspects) if live.sure else [],
-        "candidate_ranks": [] if live.sure else list(live.suspects),
-        "groups": list(incident.groups),
-        "confidence": str(incident.verdict.confidence),
-        "reason": incident.verdict.reason,
-        "records_of": live.records_of,
-        "records_say": live.agreement,
-    }
+def print_analysis(out: Console, report: Report, *, details: bool = False) -> None:
+    """`details`: who waits for whom, also without a fault: in a healthy job all wait."""
+    if report.live is not None:
+        out.print(Text(report.live.heading, "bold red" if report.live.sure else "bold magenta"))
+        for name, seen in report.live.facts:
+            out.print(Text(f"   {name}: {seen}"))
+        out.print(Text("\nby the flight records alone:", "dim"))
+    out.print(Text(report.answer, "bold red" if report.findings else "bold green"))
+    out.print(Text(report.read, "dim"))
+    for number, finding in enumerate(report.findings, start=1):
+        out.print("", *verdict(number, finding, 44), sep="\n")
+    if report.waits is not None and (report.findings or details):
+        out.print("", drawn(report.waits), sep="\n")
+    for part in limits(report.limits):
+        out.print(part)
+
+
+def verdict(number: int, words: FindingWords, width: int) -> Iterator[RenderableType]:
+    """Lines of one verdict; `width` is that of the facts' names. Empty facts are left out.
+
+    Texts are printed as they are: clean those from files first.
+    """
+    unsure = words.confidence is Confidence.UNSURE
+    heading = Text(f"{number}. {words.who}", "bold magenta" if unsure else "bold red")
+    heading.append(f": {words.what}", "bold")
+    heading.append(f"  ({words.kind}, {words.confidence})", "dim")
+    yield heading
+    yield Padding(Text(sentence(words.reason)), _INDENT)
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", max_width=width)
+    grid.add_column(overflow="fold")
+    for name, seen in words.known:
+        grid.add_row(Text(name), Text(seen))
+    yield Padding(grid, _INDENT)
+
+
+def limits(lines: Sequence[str]) -> Iterator[RenderableType]:
+    """What limits an answer."""
+    if lines:
+        yield Text("\nwhat limits this", "bold")
+    for line in lines:
+        yield Padding(Text(f"- {line}"), (0, 0, 0, 2))
+
+
+def drawn(shown: ReportTable) -> Table:
+    """The first two cells of a row with a role have its colour."""
+    table = Table(
+        title=shown.title or None, title_justify="left", title_style="bold", header_style="bold"
+    )
+    for head in shown.heads:
+        table.add_column(head, overflow="fold")
+    for row in shown.rows:
+        style = _STYLES.get(Role(row.role), "") if row.role else ""
+        table.add_row(*(Text(cell, style if at < 2 else "") for at, cell in enumerate(row.cells)))
+    if shown.left_out:
+        table.caption = f"and {counted(shown.left_out, 'rank')} more"
+    return table

@@ -8,7 +8,7 @@ from typing import Any
 
 from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.model.plain import to_plain
-from lightkeeper.monitor.show.pages import CHART_HEIGHT, CHART_WIDTH, sparks
+from lightkeeper.monitor.show.pages import pace_line
 from lightkeeper.monitor.show.templating import render
 
 
@@ -22,9 +22,6 @@ def runs_to_json(view: View) -> Iterator[dict[str, Any]]:
 
 
 def runs_page(view: View) -> str:
-    rows = [
-        (row, sparks(run.trend, [i for i in view.incidents if i.run == run.id])[:1])
-        for row, run in zip(runs_to_json(view), view.runs, strict=True)
-    ]
-    chart = {"chart_width": CHART_WIDTH, "chart_height": CHART_HEIGHT}
-    return render("runs.html", rows=rows, now_s=view.snapshot.now_s, view=view, **chart)
+    paces = [pace_line(run.trend) for run in view.runs]
+    rows = zip(runs_to_json(view), paces, strict=True)
+    return render("runs.html", rows=list(rows), now_s=view.snapshot.now_s, view=view)

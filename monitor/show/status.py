@@ -40,7 +40,6 @@ from lightkeeper.monitor.show.wording import (
     natural,
     pause_line,
     plain,
-    utc,
 )
 
 _SHOWN: Final = 3
@@ -217,8 +216,7 @@ def keeper(view: View) -> Answer:
 
 
 def _mode(view: View) -> tuple[str, str]:
-    now_s, pause = view.snapshot.now_s, view.snapshot.pause
-    window = None if view.rules is None else view.rules.policy.window(now_s)
+    pause = view.snapshot.pause
     if (standing := view.standing) is not None and not standing.active:
         who = f"this monitor stands by; active: {standing.holder or 'nobody yet'}"
         return "standby", who if standing.problem is None else standing.sentence()
@@ -229,11 +227,6 @@ def _mode(view: View) -> tuple[str, str]:
         return "watching", f"watch-only: {lacks} configured"
     if view.observe:
         return "observing", "observe mode: nothing is evicted"
-    if window is not None:
-        return (
-            "maintenance",
-            f"maintenance {window[0].name} until {utc(window[1])}: nothing is evicted",
-        )
     alone = "through the Lighthouse alone: it has no token"
     return "acting", f"evictions are on, {alone if view.tokenless else 'for confident verdicts'}"
 

@@ -1,7 +1,7 @@
 """Whole recoveries on real fleets, as lightkeeper itself tells them: from a fault to all together.
 
-The matrix's fleets (`tests.matrix`: three groups of one rank, a real Lighthouse, TorchFT's default
-timeouts), the same faults; what is kept beside the matrix's own columns is what the monitor
+The matrix's fleets (`experiments.matrix`: three groups of one rank, a real Lighthouse, TorchFT's
+default timeouts), the same faults; what is kept beside the matrix's own columns is what the monitor
 exports: firing to a commit of as many groups as before, steps lost, and what the heal took.
 """
 
@@ -12,10 +12,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tests import harness
-from tests.harness import FleetError
-from tests.matrix.cases import Case, Setting
-from tests.matrix.runner import Runner
+from experiments import harness
+from experiments.fleet import Setting
+from experiments.harness import FleetError
+from experiments.matrix.cases import Case
+from experiments.matrix.runner import Runner
 
 FAULTS: Final = ("hang", "stop", "crash")
 WHOLE_S: Final = 60.0
@@ -28,11 +29,11 @@ Row = dict[str, Any]
 def measure(times: int) -> Iterator[Row]:
     """A row for each fault; one that would not strike is told on stderr, and left out."""
     harness.begin("tests.bench.seeds")
-    runner = Runner(Setting("default", "3x1", keeper=True, gate=False))
+    runner, setting = Runner(), Setting("3x1")
     try:
         for number in range(times):
             for fault in FAULTS:
-                case = Case(fault, lighthouse_down=False, setting=runner.setting)
+                case = Case(fault, lighthouse_down=False, setting=setting)
                 try:
                     row = runner.run(case)
                     incidents, metrics = runner.afterwards(WHOLE_S)

@@ -15,7 +15,7 @@ from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.observation import Snapshot
-from lightkeeper.monitor.show.exposition import Bounds
+from lightkeeper.monitor.show.metrics import Bounds
 from lightkeeper.worker_server.http_server import metrics_page
 from tests.metrics_doc.measure import registry_of, view_of
 from tests.monitor.fleet import SimFleet

@@ -1,7 +1,7 @@
 """Metrics that dashboards and rules may use: what the monitor, the ranks and the gate export.
 
 By the catalogue from which docs/metrics.md is made. That real pages hold what it says, and nothing
-else, is asked by `tests/integration/test_monitor_restart.py` and `tests/prometheus/`.
+else, is asked by `tests/prometheus/`.
 """
 
 from tests.metrics_doc.catalogue import GATES_PAGE, catalogue, every

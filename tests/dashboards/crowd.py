@@ -14,8 +14,7 @@ from lightkeeper.monitor.metric import new_page
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
 from lightkeeper.monitor.model.observation import LighthouseView, Member
 from lightkeeper.monitor.model.verdict import Kind, RankHealth
-from lightkeeper.monitor.show.exposition import Bounds
-from lightkeeper.monitor.show.metrics import ViewCollector
+from lightkeeper.monitor.show.metrics import Bounds, ViewCollector
 from tests.changed import replace
 from tests.monitor.samples import incident, seen, view
 

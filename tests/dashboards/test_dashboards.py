@@ -7,7 +7,7 @@ import pytest
 
 from lightkeeper.dashboards.selectors import GROUP_STATE, HEALTH, SELF_HEALTH
 from lightkeeper.monitor.detect.self_health import Condition
-from lightkeeper.monitor.show.metrics_fleet import STATES
+from lightkeeper.monitor.show.metrics import STATES
 from lightkeeper.monitor.show.wording import LOOKS
 from tests.dashboards.boards import PATHS, ROOT, expressions, load, panels, targets, variables
 from tests.dashboards.contract import EXPORTED

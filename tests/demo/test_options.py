@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightkeeper.trainer.demo.fleet import parse
+from lightkeeper.trainer.demo import parse
 
 
 def test_one_rank_a_group_gets_three_groups_and_no_mismatch() -> None:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from lightkeeper.trainer.demo.__main__ import Row, report_of, verdict
-from lightkeeper.trainer.demo.fleet import unhealthy
+from lightkeeper.trainer.demo import Row, report_of, unhealthy, verdict
 from lightkeeper.trainer.faults import Marker
 
 

@@ -199,7 +199,10 @@ def nested(words: list[str]) -> None:
         ours(words[words.index("lightkeeper") + 1 :])
     elif "-m" in words[:-1]:
         module = words[words.index("-m") + 1]
-        if module.partition(".")[0] in {"lightkeeper", "tests"} and find_spec(module) is None:
+        if (
+            module.partition(".")[0] in {"lightkeeper", "tests", "experiments"}
+            and find_spec(module) is None
+        ):
             raise Wrong(f"there is no module {module}")
         if module == "lightkeeper.worker_server":
             own = words[words.index("-m") + 2 :]
@@ -208,7 +211,9 @@ def nested(words: list[str]) -> None:
                     raise Wrong(f"python -m lightkeeper.worker_server {option}: no such option")
 
 
-OURS = frozenset({"lightkeeper", "monitor", "worker_server", "trainer", "dashboards", "tests"})
+OURS = frozenset(
+    {"lightkeeper", "monitor", "worker_server", "trainer", "dashboards", "tests", "experiments"}
+)
 
 
 def _script(words: list[str]) -> int:
@@ -311,8 +316,8 @@ def named_variables(text: str) -> list[str]:
     return _VARIABLE.findall(text)
 
 
-_FOLDERS = ("docs/", "evidence/", "examples/", "dashboards/", "monitor/", "tests/", "trainer/",
-            "worker_server/", "lightkeeper/")  # fmt: skip
+_FOLDERS = ("docs/", "evidence/", "examples/", "dashboards/", "experiments/", "monitor/", "tests/",
+            "trainer/", "worker_server/", "lightkeeper/")  # fmt: skip
 
 
 def path(word: str) -> None:

@@ -30,7 +30,7 @@ from lightkeeper.monitor.act.http import Fetcher, Tokens
 from lightkeeper.monitor.act.targets import Registry, target_from_json
 from lightkeeper.monitor.metric import Filled
 from lightkeeper.monitor.model.eviction import QuarantineEntry
-from lightkeeper.monitor.show import metrics_upkeep
+from lightkeeper.monitor.show import metrics as page_metrics
 from lightkeeper.monitor.show.server import create_app, is_here
 from lightkeeper.worker_server.wire import Process, StateReport
 from tests.fuzz.games import NUMBERS, ODD, RAW, TEXTS
@@ -108,7 +108,7 @@ class Game:
             metrics=self.metrics, evict=self._evict, is_own=lambda url: is_here(url, OWN_PORT),
         )  # fmt: skip
         self.registry, self.quarantine, self.pause = desk.registry, desk.quarantine, desk.pause
-        self.metrics.register(Filled((metrics_upkeep.REFUSED,), lambda: self.registry.refused))
+        self.metrics.register(Filled((page_metrics.REFUSED,), lambda: self.registry.refused))
         self.client = create_app(desk).test_client()
         self.quarantine.add(
             QuarantineEntry(

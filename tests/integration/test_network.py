@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("torchft")
 
-from tests.netlab.cases import CASES
-from tests.netlab.lab import why_not
-from tests.netlab.runner import run
+from experiments.netlab.cases import CASES
+from experiments.netlab.lab import why_not
+from experiments.netlab.runner import run
 
 SURVIVORS_STAND_S: Final = 20.0
 """8.7 s on a quiet machine; TorchFT alone takes 60.4."""

@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests import harness
-from tests.harness import say
+from experiments import harness
+from experiments.harness import say
 from tests.kubernetes import lab, page, runner
 from tests.kubernetes.job import Job
 from tests.kubernetes.lab import LabError

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import requests
 
-from tests.harness import StepLog, say
+from experiments.harness import StepLog, say
 from tests.kubernetes import jobset, lab
 from tests.kubernetes.lab import KEEPER, MARK, NODES, TRAIN, LabError, kubectl, until
 
@@ -90,9 +90,9 @@ class Job:
     """Two groups of two ranks, a gate (or none), a Lighthouse and a monitor."""
 
     def __init__(
-        self, step_s: float, *, gate: bool = True, more: str = "", jobset: bool = False
+        self, step_s: float, *, gate: bool = True, more: str = "", jobset: int = 0
     ) -> None:
-        """`more`: manifests beside the job's; `jobset`: groups of two nodes, a rank on each."""
+        """`more`: manifests beside the job's; `jobset`: nodes of a group, which is a JobSet."""
         self.step_s, self.gate, self._more, self._jobset = step_s, gate, more, jobset
         self.api = lab.Api()
         self._volumes = lab.FOLDER / "volumes"
@@ -166,7 +166,8 @@ class Job:
         if not self.gate:
             overlay.write_text(overlay.read_text().replace("components:\n  - ../gate\n", ""))
         if self._jobset:
-            (kubernetes / "my-job/groups.yaml").write_text(jobset.groups(GROUPS, script))
+            sets = jobset.groups(GROUPS, script, self._jobset)
+            (kubernetes / "my-job/groups.yaml").write_text(sets)
             lines = "".join(f"  - {group}\n" for group in GROUPS)
             overlay.write_text(overlay.read_text().replace(lines, "  - groups.yaml\n"))
         around = kubernetes / "lab"

@@ -1,4 +1,4 @@
-"""Groups of two nodes by extras/jobset.yaml, and the real JobSet controller by its Go module."""
+"""Groups by extras/jobset.yaml, of a node or two, and the real JobSet controller by its module."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import yaml
 
-from tests.harness import say
+from experiments.harness import say
 from tests.kubernetes import lab
 from tests.kubernetes.lab import TRAIN, kubectl
 
 VERSION: Final = "v0.10.1"
-NODES: Final = 2
+RANKS: Final = 2
 _IMAGE: Final = f"us-central1-docker.pkg.dev/k8s-staging-images/jobset/jobset:{VERSION}"
 _DOCKERFILE: Final = """\
 FROM scratch
@@ -53,30 +53,30 @@ def install() -> None:
             "--timeout=120s", limit_s=130)  # fmt: skip
 
 
-def groups(names: tuple[str, ...], train: str) -> str:
+def groups(names: tuple[str, ...], train: str, nodes: int) -> str:
     """extras/jobset.yaml for each group, edited as its first lines say, and to this lab's size;
     `train`: what torchrun runs. Pure but for the file that it reads.
     """
     text = (lab.ROOT / "examples/kubernetes/extras/jobset.yaml").read_text()
-    return "---\n".join(_group(yaml.safe_load(text), name, train) for name in names)
+    return "---\n".join(_group(yaml.safe_load(text), name, train, nodes) for name in names)
 
 
-def _group(body: dict[str, Any], group: str, train: str) -> str:
+def _group(body: dict[str, Any], group: str, train: str, nodes: int) -> str:
     name = group.replace("_", "-")
     body = yaml.safe_load(
         re.sub(r"\brg-0\b", name, re.sub(r"\brg_0\b", group, yaml.safe_dump(body)))
     )
     job = body["spec"]["replicatedJobs"][0]["template"]["spec"]
-    job["completions"] = job["parallelism"] = NODES
+    job["completions"] = job["parallelism"] = nodes
     pod = job["template"]["spec"]
     container = pod["containers"][0]
     container["image"] = TRAIN
     words = [word for word in container["command"] if not word.startswith("--steps")]
     words = words[: words.index("-m")]
-    changes = {"--nnodes": str(NODES), "--nproc-per-node": "1"}
+    changes = {"--nnodes": str(nodes), "--nproc-per-node": str(RANKS // nodes)}
     container["command"] = [_changed(word, changes) for word in words] + train.split()
     container["resources"] = {
-        "requests": {"cpu": "600m", "memory": "2Gi"}, "limits": {"memory": "2Gi"},
+        "requests": {"cpu": f"{1100 // nodes}m", "memory": "2Gi"}, "limits": {"memory": "3Gi"},
     }  # fmt: skip
     next(row for row in pod["volumes"] if row["name"] == "shm")["emptyDir"]["sizeLimit"] = "256Mi"
     for claim, read_only in (("libraries", True), ("checkpoints", False)):

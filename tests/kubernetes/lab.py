@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,13 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import requests
+import yaml
 
-from tests.harness import say
+from experiments.harness import say
 
 ROOT: Final = Path(__file__).parents[2]
 SCRIPT: Final = Path(os.environ.get("LAB_SCRIPT", ROOT.parent / "shared/lab/kubernetes/lab.sh"))
@@ -309,6 +311,42 @@ def join(node: str) -> None:
 def signal_kubelet(node: str, name: str) -> None:
     """STOP or CONT; its pods run on."""
     call("docker", "exec", node, "pkill", f"-{name}", "-x", "kubelet")
+
+
+def available_memory(node: str) -> int:
+    """Bytes that its kubelet holds to be free."""
+    summary = kubectl("get", "--raw", f"/api/v1/nodes/{node}/proxy/stats/summary")
+    return int(json.loads(summary)["node"]["memory"]["availableBytes"])
+
+
+_SECOND_PORT: Final = 10251
+
+
+def _kubelet_port(node: str) -> int:
+    body = Api().get(f"/api/v1/nodes/{node}")
+    return int(body["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"])
+
+
+@contextlib.contextmanager
+def evicting_below(node: str, free_bytes: int) -> Iterator[None]:
+    """A kubelet with this hard threshold of memory in the place of the node's own, which is stopped
+    meanwhile: the node's container ends with its own kubelet.
+    """
+    folder = FOLDER / "run" / node
+    own = yaml.safe_load((folder / "kubelet.yaml").read_text())
+    own["evictionHard"]["memory.available"] = str(free_bytes)
+    own |= {"port": _SECOND_PORT, "healthzPort": 0, "evictionPressureTransitionPeriod": "30s"}
+    (folder / "pressed.yaml").write_text(yaml.safe_dump(own))
+    last = (folder / "start.sh").read_text().splitlines()[-1]
+    signal_kubelet(node, "STOP")
+    call("docker", "exec", "-d", node, "bash", "-c",
+         "echo $$ > /run/pressed.pid; " + last.replace("kubelet.yaml", "pressed.yaml"))  # fmt: skip
+    try:
+        until("the other kubelet is there", lambda: _kubelet_port(node) == _SECOND_PORT, 60)
+        yield
+    finally:
+        call("docker", "exec", node, "bash", "-c", "kill $(cat /run/pressed.pid)", check=False)
+        signal_kubelet(node, "CONT")
 
 
 def signal_api(number: signal.Signals) -> None:

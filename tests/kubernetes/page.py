@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tests import harness
+from experiments import harness
 from tests.kubernetes import measures
 from tests.kubernetes.scenarios import SCENARIOS, VICTIM, judge
 

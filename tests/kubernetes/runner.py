@@ -9,8 +9,8 @@ from typing import Any
 
 import requests
 
-from tests.field.watch import Seen
-from tests.harness import say
+from experiments.harness import say
+from experiments.watch import Seen
 from tests.kubernetes import lab, measures
 from tests.kubernetes.job import GROUPS, Job
 from tests.kubernetes.lab import LabError, kubectl

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.harness import say
+from experiments.harness import say
 from tests.kubernetes import lab, measures
 from tests.kubernetes.job import GROUPS, Job
 from tests.kubernetes.lab import LabError, kubectl, until
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 VICTIM: Final = "rg_1"
 ROLLOUTS: Final = 10
+LOSSES: Final = 4
 AWAY_S: Final = 60.0
 
 
@@ -45,12 +46,17 @@ class Stage:
         self.act(f"kubectl {' '.join(words)}")
         kubectl(*words, limit_s=limit_s)
 
-    def until_back(self, limit_s: float, group: str = VICTIM) -> bool:
-        """Wait until the group has begun anew after the first act and trains with all others."""
+    def until_back(
+        self, limit_s: float, group: str = VICTIM, *, since_s: float | None = None
+    ) -> bool:
+        """Wait until the group has begun anew after the first act, or since then, and trains with
+        all others.
+        """
+        from_s = self.at_s if since_s is None else since_s
 
         def trains() -> bool:
             rows = self.job.rows()
-            return (measures.back(rows, self.at_s, len(GROUPS)).get(group) is not None
+            return (measures.back(rows, from_s, len(GROUPS)).get(group) is not None
                     and self.job.together())  # fmt: skip
 
         try:
@@ -72,8 +78,8 @@ class Scenario:
     """Looked on after the last act, and after the groups train together again."""
     limit_s: float = 120.0
     """Waited for that at most."""
-    jobset: bool = False
-    """Groups of two nodes."""
+    jobset: int = 0
+    """Nodes of a group, which is a JobSet; 0: a Job of one."""
     more: str = ""
     """Manifests beside the job's."""
     # -- the targets
@@ -141,6 +147,16 @@ def drain_group(stage: Stage) -> None:
 
 def delete_pod(stage: Stage) -> None:
     stage.kubectl("-n", "train", "delete", "pod", _victim(stage), "--wait=false")
+
+
+def lose_again(stage: Stage) -> None:
+    for number in range(1, LOSSES + 1):
+        since_s = time.time()
+        delete_pod(stage)
+        stage.until_back(240, since_s=since_s)
+        back = measures.back(stage.job.rows(), since_s, len(GROUPS)).get(VICTIM)
+        stage.notes[f"back after loss {number}"] = "never" if back is None else f"{back} s"
+        time.sleep(10)
 
 
 def _victim(stage: Stage) -> str:
@@ -218,6 +234,27 @@ spec:
 def evict_by_kubelet(stage: Stage) -> None:
     stage.act("400 MB in the container's /tmp, of which the namespace allows 300")
     stage.job.exec(VICTIM, "dd", "if=/dev/zero", "of=/tmp/full", "bs=1M", "count=400")
+
+
+_EATS: Final = """\
+import os, time
+if os.fork():
+    os._exit(0)
+full = []
+while len(full) < 16:
+    full.append(b"x" * 100_000_000)
+    time.sleep(0.2)
+time.sleep(60)
+"""
+
+
+def evict_for_memory(stage: Stage) -> None:
+    node = stage.job.node(VICTIM)
+    below = lab.available_memory(node) - 1_000_000_000
+    with lab.evicting_below(node, below):
+        stage.act("1.6 GB in the pod; its node evicts below 1 GB less than was free")
+        stage.job.exec(VICTIM, "sh", "-c", f"python3 -c '{_EATS}' >/dev/null 2>&1")
+        stage.until_back(90)
 
 
 def stop_kubelet(stage: Stage) -> None:
@@ -344,6 +381,8 @@ SCENARIOS: Final = {
                  says="OOM|memory", **_CALM),
         Scenario("evict-kubelet", "the kubelet evicts the pod (its disk)", evict_by_kubelet,
                  says="evict|kubelet|TerminationByKubelet", more=LIMIT, **_CALM),
+        Scenario("evict-pressure", "the kubelet evicts the pod (its node's memory)",
+                 evict_for_memory, says="was evicted by the kubelet", **_CALM),
         Scenario("stop-kubelet", f"a group's kubelet away for {AWAY_S:.0f} s", stop_kubelet,
                  gap_s=2.0, ends=False),
         Scenario("stop-api", f"the API server away for {AWAY_S:.0f} s", stop_api, gap_s=2.0,
@@ -361,7 +400,10 @@ SCENARIOS: Final = {
                  f"kubelet and containerd of the Lighthouse's node away for {AWAY_S:.0f} s",
                  pause_lighthouse_node, gap_s=2.0, ends=False),
         Scenario("jobset-delete-pod", "groups of two nodes by JobSet: `delete pod` of one",
-                 delete_pod, jobset=True, says="delet", **_CALM),
+                 delete_pod, jobset=2, says="delet", **_CALM),
+        Scenario("lose-again", f"`delete pod` of a group, {LOSSES} times", lose_again, gap_s=10.0),
+        Scenario("jobset-lose-again", "the same, each group a JobSet of one node", lose_again,
+                 jobset=1, gap_s=10.0),
     )
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.kubernetes import __main__ as command
-from tests.kubernetes import lab, measures, page
+from tests.kubernetes import jobset, lab, measures, page
 from tests.kubernetes.job import _LAB, without
 from tests.kubernetes.scenarios import SCENARIOS, judge
 
@@ -124,6 +124,16 @@ def test_scenarios_are_chosen_by_name_or_pattern():
         "rollout-2s",
     ]
     assert len(command.chosen([])) == len(SCENARIOS)
+
+
+@pytest.mark.parametrize(("nodes", "ranks"), [(1, 2), (2, 1)])
+def test_a_group_is_a_job_set_of_so_many_nodes(nodes, ranks):
+    (_, text) = jobset.groups(("rg_0", "rg_1"), "-m train", nodes).split("---\n")
+    assert text.count("rg_1") == 2
+    assert "rg_0" not in text
+    assert f"completions: {nodes}\n" in text
+    assert f"--nnodes={nodes}\n" in text
+    assert f"--nproc-per-node={ranks}\n" in text
 
 
 def test_without_a_gate_nothing_of_it_is_patched():

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import requests
 
-from tests.field.watch import Seen
+from experiments.watch import Seen
 from tests.kubernetes.job import Job
 from tests.kubernetes.lab import MARK, LabError, condition
 

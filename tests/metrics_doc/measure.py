@@ -16,8 +16,7 @@ from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.metric import new_page
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.verdict import RankHealth
-from lightkeeper.monitor.show.exposition import Bounds
-from lightkeeper.monitor.show.metrics import ViewCollector
+from lightkeeper.monitor.show.metrics import Bounds, ViewCollector
 from lightkeeper.worker_server.http_server import metrics_page
 from tests.monitor.fleet import SimFleet
 from tests.worker_server.pages import enter

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from lightkeeper.monitor.show.exposition import GROUP_SERIES, RANK_SERIES
+from lightkeeper.monitor.show.metrics import GROUP_SERIES, RANK_SERIES
 from tests.metrics_doc.catalogue import GATES_PAGE, RANKS_PAGE, Entry, catalogue, every
 
 ROOT: Final = Path(__file__).parents[2]

@@ -54,20 +54,6 @@ TAIL = """\
 # text = "fan {name} stands still"
 # device = "fan {name}"
 # host = "node"        # label with the host's name; without it, the usual ones are tried
-
-# Times, in UTC, in which nobody is evicted but by hand: two times of the day, on some days of the
-# week (all, when none are named; the day on which it begins), or two dates. As many as you like.
-#
-# [[maintenance]]
-# name = "storage upgrades"
-# days = ["tue", "thu"]
-# from = "22:00"
-# to = "02:00"
-#
-# [[maintenance]]
-# name = "power test"
-# from = 2026-12-24T08:00:00Z
-# to = 2026-12-24T12:00:00Z
 """
 
 

@@ -24,8 +24,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from lightkeeper.worker_server.preflight import DISK, LINK, MATMUL, MEMORY
-from tests.netlab.lab import Lab
+from experiments.netlab.lab import Lab
+from lightkeeper.worker_server.check_host import DISK, LINK, MATMUL, MEMORY
 
 ROOT: Final = Path(__file__).parents[2]
 RESULTS: Final = ROOT / "evidence/preflight.jsonl"

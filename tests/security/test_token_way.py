@@ -107,7 +107,6 @@ OPENS = {
     "worker_server/rank/retries.py": {"urllib.request.build_opener"},
     "worker_server/sidecar/recorders.py": {"http.client.HTTPConnection"},
     "dashboards/publish.py": {"GrafanaFace"},  # Grafana's own token
-    "trainer/demo/fleet.py": {"requests.Session"},
 }  # fmt: skip
 CLIENTS = {
     *(f"requests.{name}" for name in

@@ -8,8 +8,8 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+from experiments.fleet import SMALL
 from lightkeeper.trainer import options, status
-from tests.campaign.fleet import SMALL
 from tests.ports import free_port
 from tests.trainer.fakes import FakeReporter
 from tests.waiting import wait_for

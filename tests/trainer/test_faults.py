@@ -8,7 +8,6 @@ import torch.distributed as dist
 from lightkeeper.trainer import faults, injector
 from lightkeeper.trainer.faults import FaultError, PlannedFault
 from lightkeeper.trainer.injector import Injector, WorkStretcher
-from tests.campaign import acts
 
 pytestmark = pytest.mark.integration  # torch
 
@@ -274,11 +273,11 @@ def test_one_bit_flips_at_the_next_commit_alone():
 CALLS = {
     "mismatch": [("all_gather", 4), ("all_reduce", 1)],
     "mismatch:size": [("all_reduce", 2), ("all_reduce", 1)],
-    "tests.campaign.acts:dtype": [("all_reduce", 4), ("all_reduce", 1)],
-    "tests.campaign.acts:order": [("all_reduce", 1), ("all_reduce", 4)],
-    "tests.campaign.acts:extra": [("all_reduce", 4), ("all_reduce", 4), ("all_reduce", 1)],
-    "tests.campaign.acts:skip": [("all_reduce", 1)],
-    "tests.campaign.acts:receive": [("recv", 1), ("all_reduce", 1)],
+    "experiments.campaign.acts:dtype": [("all_reduce", 4), ("all_reduce", 1)],
+    "experiments.campaign.acts:order": [("all_reduce", 1), ("all_reduce", 4)],
+    "experiments.campaign.acts:extra": [("all_reduce", 4), ("all_reduce", 4), ("all_reduce", 1)],
+    "experiments.campaign.acts:skip": [("all_reduce", 1)],
+    "experiments.campaign.acts:receive": [("recv", 1), ("all_reduce", 1)],
 }
 
 
@@ -301,15 +300,3 @@ def test_one_collective_differs_and_those_after_it_do_not(monkeypatch, kind, exp
 
     dist.all_reduce(torch.zeros(4), group="norms")
     assert called[len(expected) :] == [("all_reduce", 4)]
-
-
-def test_a_stage_with_one_micro_batch_less_transfers_the_others():
-    transfers = ["get_fwd_recv_ops", "get_fwd_send_ops", "get_bwd_recv_ops", "get_bwd_send_ops"]
-    stage = SimpleNamespace(
-        chunks=3, **{name: lambda chunk, name=name: [(name, chunk)] for name in transfers}
-    )
-
-    acts.fewer(SimpleNamespace(pipeline=SimpleNamespace(stage=stage)), None)
-
-    for name in transfers:
-        assert [getattr(stage, name)(chunk) for chunk in range(3)] == [[(name, 0)], [(name, 1)], []]

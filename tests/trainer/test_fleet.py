@@ -1,7 +1,5 @@
 """What a fleet of real ranks agrees on, and what it says of itself."""
 
-import shutil
-
 import pytest
 
 from lightkeeper.trainer import faults
@@ -10,7 +8,6 @@ from tests.trainer.fleet import Forks, lighthouse, shared, unequal, until
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 OFTEN = ("--log-every", "1", "--fingerprint-every", "1")
-STAGES = ("--pipeline", "2")
 
 
 def test_a_group_that_joins_late_heals_and_then_equals_the_others_bit_for_bit(tmp_path):
@@ -66,72 +63,38 @@ def test_two_ranks_in_a_group_tell_every_phase_hold_half_the_model_and_end_with_
     ]  # fmt: skip
 
 
-SHAPES = {
-    "FSDP2": ((2, 2), ("--accumulate", "2")),
-    "sharded stages": ((4, 4), (*STAGES, "--accumulate", "2")),
-    "stages of a pipeline": ((2, 2), (*STAGES, "--accumulate", "3")),
-}
-
-
-@pytest.mark.parametrize(("sizes", "arguments"), SHAPES.values(), ids=SHAPES)
-def test_groups_hold_equal_weights_from_the_first_step_on(tmp_path, sizes, arguments):
-    fleet = Forks(tmp_path, *OFTEN, "--steps", "6", "--min-replicas", "2", *arguments)
-    for number, size in enumerate(sizes):
-        fleet.add(f"rg_{number}", size)
+def test_groups_hold_equal_weights_from_the_first_step_on(tmp_path):
+    steps = ("--steps", "6", "--min-replicas", "2", "--accumulate", "2")
+    fleet = Forks(tmp_path, *OFTEN, *steps).add("rg_0", 2).add("rg_1", 2)
     with lighthouse(fleet):
         fleet.start_all()
         codes = fleet.exit_codes()
         prints = fleet.prints()
         losses = [e["loss"] for e in fleet.events("step", "rg_0.0") if e["committed"]]
 
-    assert codes == [0] * sum(sizes)
+    assert codes == [0] * 4
     assert sorted(prints) == [1, 2, 3, 4, 5, 6]
-    assert {tuple(sorted(pieces)) for pieces in prints.values()} == {tuple(range(sizes[0]))}
-    assert shared(prints) == 6 * sizes[0]
+    assert {tuple(sorted(pieces)) for pieces in prints.values()} == {(0, 1)}
+    assert shared(prints) == 6 * 2
     assert unequal(prints) == []
     assert losses[-1] < losses[0] - 1.0
 
 
-def test_stages_learn_what_one_rank_learns_and_read_what_it_wrote(tmp_path):
+def test_two_ranks_learn_what_is_evaluated_on_both_and_one_rank_reads_what_they_wrote(tmp_path):
     disk = ("--checkpoint-dir", str(tmp_path / "disk"), "--checkpoint-every", "4")
-    same = (*OFTEN, "--accumulate", "4", "--evaluate-every", "2", "--evaluate-batches", "2", *disk)
-    whole = Forks(tmp_path / "whole", *same, "--steps", "8").add("rg_0", 1)
-    stages = Forks(tmp_path / "stages", *same, "--steps", "4", *STAGES)
-    stages.add("rg_0", 2)
+    same = (*OFTEN, "--evaluate-every", "2", "--evaluate-batches", "2", *disk)
+    both = Forks(tmp_path / "both", *same, "--steps", "4").add("rg_0", 2)
     again = Forks(tmp_path / "again", *same, "--steps", "8", "--resume").add("rg_0", 1)
-    with lighthouse(whole, stages, again):
-        whole.start_all()
-        assert whole.exit_codes() == [0]
-        shutil.rmtree(tmp_path / "disk")
-        stages.start_all()
-        assert stages.exit_codes() == [0, 0]
+    with lighthouse(both, again):
+        both.start_all()
+        assert both.exit_codes() == [0, 0]
         again.start_all()
         assert again.exit_codes() == [0]
-        wanted, unseen = whole.losses("step"), whole.losses("evaluation")
-        passed_on, measured = stages.losses("step"), stages.losses("evaluation")
-        resumed = again.losses("step")
-        held = [event["held"] for event in stages.events("started")]
-        parameters = whole.events("started")[0]["parameters"]
+        measured, unseen = both.losses("evaluation"), again.losses("evaluation")
 
-    assert sum(held) == parameters
-    assert min(held) > 0
-    assert sorted(passed_on | resumed) == list(range(1, 9))
-    assert passed_on | resumed == pytest.approx(wanted, rel=1e-3)
-    assert measured == pytest.approx({step: unseen[step] for step in (2, 4)}, rel=1e-3)
-
-
-def test_a_stage_tells_when_it_computes_and_when_it_waits(tmp_path):
-    fleet = Forks(tmp_path, "--steps", "1", *STAGES, "--accumulate", "3").add("rg_0", 2)
-    with lighthouse(fleet):
-        fleet.start_all()
-        assert fleet.exit_codes() == [0, 0]
-        first, last = fleet.told("rg_0.0"), fleet.told("rg_0.1")
-
-    f, b = "forward", "backward"
-    before = ["communication", "data", f, "communication"]
-    after = ["communication", "optimizer", ("end", 0, True, 192), "closed"]
-    assert first[first.index(("begin", 0)) + 1 :] == [*before, f, f, b, f, b, b, *after]
-    assert last[last.index(("begin", 0)) + 1 :] == [*before, f, b, f, b, f, b, *after]
+    assert sorted(measured) == [2, 4]
+    assert sorted(again.losses("step")) == [5, 6, 7, 8]
+    assert max(unseen.values()) < measured[2]
 
 
 def test_a_sharded_group_that_was_killed_heals(tmp_path):

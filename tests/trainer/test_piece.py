@@ -5,7 +5,7 @@ import torch
 
 from lightkeeper.trainer import model, options
 from lightkeeper.trainer.group import RankPlace
-from lightkeeper.trainer.piece import Piece
+from lightkeeper.trainer.model import Piece
 
 pytestmark = pytest.mark.integration  # torch
 

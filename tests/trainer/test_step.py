@@ -21,7 +21,7 @@ def alone(*arguments):
     network, optimizer, piece = trained()
     piece.gradient.zero_()
     return SimpleNamespace(
-        opt=opt, place=place(0, 1), intra=None, pipeline=None, network=network, optimizer=optimizer,
+        opt=opt, place=place(0, 1), intra=None, network=network, optimizer=optimizer,
         piece=piece, batches=model.Batches(bytes(range(256)) * 4, opt, 0, 0),
         reporter=NullReporter(), pace=WorkStretcher(),
         injector=Injector("rg_0.0"),

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests import harness
+from experiments import harness
 from tests.versions import page
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -172,7 +172,7 @@ def _field(python: Path, out: Path) -> Mapping[str, Any]:
     records.unlink(missing_ok=True)
     only = [word for case in CASES for word in ("--only", case)]
     _run(
-        [str(python), "-m", "tests.field", "--runs", "1", "--out", str(records),
+        [str(python), "-m", "experiments", "field", "--runs", "1", "--out", str(records),
          "--page", f"{out}.md", "--folder", f"{out}.jobs", *only]
     )  # fmt: skip
     said = harness.read(records)

@@ -1,4 +1,4 @@
-"""A monitor that answers the question of launchers, and says what it was asked."""
+"""A monitor that answers launchers and sidecars, and says what it was asked."""
 
 from __future__ import annotations
 
@@ -13,26 +13,34 @@ REFUSAL = {"admit": False, "reason": "node1 is quarantined by ann: ECC", "until_
 
 
 class FakeMonitor(FakeServer):
-    def __init__(self, *answers: Any, status: int = 200) -> None:
-        """Gives each answer once, the last one for ever; a text is sent as it is."""
-        super().__init__()
-        self.answers, self.asked = list(answers) or [{"admit": True, "reason": "fine"}], []
+    def __init__(self, *answers: Any, status: int = 200, port: int = 0) -> None:
+        """Gives each answer once, the last one for ever; a text is sent as it is. A function gives
+        status and answer by the body."""
+        super().__init__(port=port)
+        self.answers = list(answers) or [{"admit": True, "reason": "fine"}]
+        self.calls: list[tuple[str, str, str | None, bytes]] = []
         self.status = status
         self.release = threading.Event()
         """Until it is set, the answer None does not come."""
 
     def serve(self, handler: Handler, method: str, path: str, body: bytes) -> None:
-        self.asked.append(path)
-        answer = self.answers[0]
+        self.calls.append((method, path, handler.headers["Authorization"], body))
+        answer, status = self.answers[0], self.status
         if len(self.answers) > 1:
             del self.answers[0]
         if answer is None:
             self.release.wait(60)
             handler.close_connection = True
             return
+        if callable(answer):
+            status, answer = answer(body) if status == 200 else (status, {})
         text = answer if isinstance(answer, str) else json.dumps(answer)
         elsewhere = "http://127.0.0.1:1/elsewhere"
-        handler.reply(self.status, "application/json", text.encode(), Location=elsewhere)
+        handler.reply(status, "application/json", text.encode(), Location=elsewhere)
+
+    @property
+    def asked(self) -> list[str]:
+        return [path for _, path, _, _ in self.calls]
 
     @property
     def questions(self) -> list[dict[str, list[str]]]:

@@ -127,8 +127,17 @@ class FakeBox:
         if self.gate is not None:
             assert self.gate.wait(30)
 
+    age_s = 7.0
+    claim = wire.Claim(secret="of this incarnation")
+
     def process(self) -> wire.Process:
         return PROCESS
+
+    def know_as(self, name: str) -> None:
+        self._note("know_as", name)
+
+    def refuse(self, name: str) -> None:
+        self._note("refuse", name)
 
     def state(self) -> wire.StateReport:
         self._note("state")

@@ -13,9 +13,12 @@ from lightkeeper.worker_server.sidecar.stacks import Call, ProcessLook, Taken
 
 
 class FakeProcess:
+    """Dies of the signals in `dies_of`; keeps what it was sent and how long it was waited for."""
+
     pid = 7
 
-    def __init__(self):
+    def __init__(self, *dies_of):
+        self.dies_of, self.sent, self.waited = dies_of, [], []
         self.dead = False
         self.state = "S"
         self.tracer = self.threads_tracer = None
@@ -31,15 +34,18 @@ class FakeProcess:
         return self.threads_tracer
 
     def wait_death(self, timeout_s):
+        self.waited.append(timeout_s)
         return self.dead
 
     def syscall(self, thread=None):
         return None
 
     def send(self, signum):
-        return not self.dead
-
-    sent = ()
+        if self.dead:
+            return False
+        self.sent.append(signum.name)
+        self.dead = signum.name in self.dies_of
+        return True
 
 
 class FakeTorch:

@@ -42,7 +42,7 @@ def files_of(folder, rank):
 def census(port):
     """Sockets of this process that listen, and connections to the store."""
     listening = 0
-    for file in exchange.own().values():
+    for file in exchange.sockets().values():
         with socket.socket(fileno=os.dup(file)) as copy:
             listening += copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     own = inodes_of(os.getpid())

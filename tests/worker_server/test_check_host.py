@@ -8,8 +8,7 @@ import time
 import pytest
 
 from lightkeeper.worker_server import check_host
-from lightkeeper.worker_server.check_host import Launch, launch_of, look
-from lightkeeper.worker_server.preflight import MATMUL, Figure, Report
+from lightkeeper.worker_server.check_host import MATMUL, Figure, Launch, Report, launch_of, look
 from lightkeeper.worker_server.rank import admission
 
 HERE = {"LIGHTKEEPER_HOST": "n0", "LIGHTKEEPER_MONITOR": ""}

@@ -10,29 +10,7 @@ import pytest
 
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.sidecar.process import EvictionResult, Family, Relation, evict
-
-
-class FakeRank:
-    """Dies of the signals in `dies_of`; keeps what it was sent and how long it was waited for."""
-
-    pid = 7
-
-    def __init__(self, *dies_of):
-        self.dies_of = dies_of
-        self.sent = []
-        self.waited = []
-        self.dead = False
-
-    def send(self, signum):
-        if self.dead:
-            return False
-        self.sent.append(signum.name)
-        self.dead = signum.name in self.dies_of
-        return True
-
-    def wait_death(self, timeout_s):
-        self.waited.append(timeout_s)
-        return self.dead
+from tests.worker_server.doubles import FakeProcess
 
 
 class FakeStarted:
@@ -77,26 +55,26 @@ TERM, KILL = "SIGTERM", "SIGKILL"
     ],
 )
 def test_signals(dies_of, seen, signalled, gone):
-    rank = FakeRank(dies_of)
+    rank = FakeProcess(dies_of)
     assert put_out(rank, seen) == EvictionResult(signalled, gone, 1, 1)
     assert tuple(rank.sent) == signalled
 
 
 def test_the_grace_is_waited_for_between_the_two():
-    rank = FakeRank("SIGKILL")
+    rank = FakeProcess("SIGKILL")
     put_out(rank, view(), 7.5)
     assert rank.waited[0] == 7.5
 
 
 def test_a_rank_that_dies_by_itself_meanwhile_is_gone_and_was_not_signalled():
-    rank = FakeRank()
+    rank = FakeProcess()
     rank.dead = True
     assert put_out(rank, view()) == EvictionResult((), True, 1, 1)
 
 
 @pytest.mark.parametrize("dies_of", ["SIGTERM", "SIGKILL"])
 def test_who_was_started_is_looked_for_while_the_rank_lives_and_ended_after_it(dies_of):
-    rank = FakeRank(dies_of)
+    rank = FakeProcess(dies_of)
     started = FakeStarted(rank)
     evict(rank, view(), 2.0, started)
     looks = 1 if dies_of == "SIGTERM" else 2

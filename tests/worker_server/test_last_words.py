@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -19,7 +20,12 @@ from lightkeeper.worker_server.rank.page.reader import PageReader
 from lightkeeper.worker_server.rank.page.writer import PageWriter
 from lightkeeper.worker_server.run_dir import RankFiles, start_ticks
 from lightkeeper.worker_server.sidecar.black_box import BlackBox
-from lightkeeper.worker_server.sidecar.last_words import Remains, StderrTail, how_it_ended
+from lightkeeper.worker_server.sidecar.last_words import (
+    Remains,
+    StderrTail,
+    how_it_ended,
+    port_taken,
+)
 from lightkeeper.worker_server.sidecar.machine import Machine
 from lightkeeper.worker_server.sidecar.process import (
     OomWatch,
@@ -568,3 +574,14 @@ def test_an_error_of_its_own_that_torchft_hid_is_told_until_the_next_commit(
     if text:
         page.write_note(layout.NOTE_HIDDEN, text)
     assert Bench(tmp_path / "a.page").box._remains.hidden(since_s) == sentence
+
+
+def test_the_process_that_listens_on_a_port_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        text = f"the server socket has failed to listen. port: {port}, code: -98, name: EADDRINUSE"
+        said = port_taken(text)
+    assert said is not None
+    assert said.startswith(f"port {port} is taken by ")
+    assert said.endswith(f"(pid {os.getpid()})")
+    assert port_taken(text) is None

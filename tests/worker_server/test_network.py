@@ -20,10 +20,10 @@ import pytest
 
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.sidecar import network
+from lightkeeper.worker_server.sidecar.blocked_on import awaited_by
 from lightkeeper.worker_server.sidecar.network import (
     Network,
     TcpSocket,
-    awaited_by,
     inodes_of,
     interfaces,
     own_addresses,

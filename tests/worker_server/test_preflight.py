@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from lightkeeper.worker_server.preflight import (
+from lightkeeper.worker_server.check_host import (
     ALONE,
     BAD,
     DISK,

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,32 +19,17 @@ from lightkeeper.worker_server.rank.settings import Settings
 from lightkeeper.worker_server.run_dir import RankFiles, start_ticks
 from lightkeeper.worker_server.sidecar import serve
 from lightkeeper.worker_server.sidecar.serve import EndpointFile, Registrar, at_once, check_self
-from tests.http_server import FakeServer
+from tests.worker_server.admissions import FakeMonitor
+from tests.worker_server.boxes import FakeBox
 from tests.worker_server.pages import identity
 from tests.worker_server.ranks import ROOT, TOKEN, environment, eventually, run_python
 
 
-class FakeMonitor(FakeServer):
-    def __init__(self, port=0, status=200, answer=lambda _: (200, {})):
-        """`answer`: status and body, by the identity that registers."""
-        super().__init__(port=port)
-        self.status, self.answer = status, answer
-        self.calls = []
-
-    def serve(self, handler, method, path, body):
-        self.calls.append((method, path, handler.headers["Authorization"], body))
-        status, words = self.status, {}
-        if status == 200 and body:
-            status, words = self.answer(wire.parse_registration(json.loads(body)).identity)
-        elsewhere = "http://127.0.0.1:1/elsewhere"
-        handler.reply(status, "application/json", json.dumps(words).encode(), Location=elsewhere)
-
-    @property
-    def names(self):
-        """As which groups ranks registered."""
-        bodies = [body for method, _, _, body in self.calls if method == "POST"]
-        whos = [wire.parse_registration(json.loads(body)).identity for body in bodies]
-        return [(who.group, who.launched_as) for who in whos]
+def names(monitor):
+    """As which groups ranks registered."""
+    bodies = [body for method, _, _, body in monitor.calls if method == "POST"]
+    whos = [wire.parse_registration(json.loads(body)).identity for body in bodies]
+    return [(who.group, who.launched_as) for who in whos]
 
 
 @pytest.fixture(autouse=True)
@@ -55,15 +40,18 @@ def impatient(monkeypatch):
 
 @pytest.fixture
 def start_monitor():
-    made = []
+    """`answer`: status and body, by the identity that registers."""
+    with ExitStack() as stack:
 
-    def start(**options):
-        made.append(FakeMonitor(**options))
-        return made[-1]
+        def start(answer=lambda _: (200, {}), **options):
+            def said(body):
+                if not body:
+                    return 200, {}
+                return answer(wire.parse_registration(json.loads(body)).identity)
 
-    yield start
-    for fake in made:
-        fake.close()
+            return stack.enter_context(closing(FakeMonitor(said, **options)))
+
+        yield start
 
 
 @pytest.fixture
@@ -275,10 +263,10 @@ def test_a_rank_registers_with_its_token_and_leaves_when_its_work_is_over(
 # -- under which name ----------------------------------------------------------------------------
 
 
-def register_until(monitor, endpoint, names):
+def register_until(monitor, endpoint, wanted):
     endpoint.lease_s = 30.0
     with registered(monitor.url, endpoint):
-        eventually(lambda: monitor.names == names, f"registered as {names}")
+        eventually(lambda: names(monitor) == wanted, f"registered as {wanted}")
 
 
 def test_a_rank_that_is_renamed_is_registered_under_the_new_name_at_once(start_monitor):
@@ -323,30 +311,12 @@ def test_any_other_conflict_leaves_the_name(start_monitor, words):
 # -- the endpoint file ---------------------------------------------------------------------------
 
 
-class FakeBox:
-    identity = identity()
-    age_s = 7.0
-    claim = wire.Claim(secret="of this incarnation")
-
-    def process(self):
-        return wire.Process(alive=True)
-
-    def __init__(self):
-        self.names = []
-
-    def know_as(self, name):
-        self.names.append(("known as", name))
-
-    def refuse(self, name):
-        self.names.append(("refused", name))
-
-
 def test_where_a_sidecar_listens_and_what_became_of_its_name_is_published(tmp_path):
     box, files = FakeBox(), RankFiles(tmp_path / "a.page")
     endpoint = EndpointFile(box, files, "http://h:1")
     endpoint.publish()
     before = files.read_endpoint()
-    who = identity()
+    who = box.identity
     assert (before["rank"], before["url"], before["pid"]) == ("rg_1.0", "http://h:1", who.pid)
     assert start_ticks(before["sidecar_pid"]) == before["sidecar_ticks"]
     assert endpoint.registration() == wire.Registration(
@@ -356,7 +326,7 @@ def test_where_a_sidecar_listens_and_what_became_of_its_name_is_published(tmp_pa
     endpoint.refuse("my_0", "another group's")
     more = {"known_as": "my_0", "refused": "my_0", "complaint": "another group's"}
     assert files.read_endpoint() == {**before, **more}
-    assert box.names == [("known as", "my_0"), ("refused", "my_0")]
+    assert box.asked == [("know_as", "my_0"), ("refuse", "my_0")]
 
 
 def test_a_server_marks_its_endpoint_when_it_answers_itself(tmp_path, start_monitor):

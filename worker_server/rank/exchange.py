@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 from lightkeeper.worker_server.rank import gentle_end
-from lightkeeper.worker_server.run_dir import RankFiles, read_json, write_json
+from lightkeeper.worker_server.run_dir import RankFiles, read_json, sockets, write_json
 
 JOINING: Final = "joining"
 WITHIN: Final = "within"
@@ -71,22 +71,10 @@ def _obey(files: RankFiles, order: Mapping[str, Any]) -> None:
         write_json(files.answer, {"id": order.get("id"), "ended": ended, "said": said})
 
 
-def own() -> Sockets:
-    """The sockets of this process. Never raises."""
-    sockets: Sockets = {}
-    with contextlib.suppress(OSError), os.scandir("/proc/self/fd") as files:
-        for file in files:
-            with contextlib.suppress(OSError, ValueError):
-                kind, _, inode = os.readlink(file.path).partition(":[")
-                if kind == "socket":
-                    sockets[int(inode[:-1])] = int(file.name)
-    return sockets
-
-
 @contextlib.contextmanager
 def opening_within() -> Iterator[None]:
     """What is opened in here belongs to a group of the rank's own replica group."""
-    before = own()
+    before = sockets()
     yield
     with contextlib.suppress(Exception):
         _within.update(_new(before))
@@ -96,7 +84,7 @@ def opening_within() -> Iterator[None]:
 @contextlib.contextmanager
 def opening_across(group: Any, store: str) -> Iterator[None]:
     """What is opened in here belongs to this group across replica groups; `store`: HOST:PORT/..."""
-    before = own()
+    before = sockets()
     with contextlib.suppress(Exception):
         _publish(joining=store.partition("/")[0])
     try:
@@ -114,14 +102,14 @@ def opening_across(group: Any, store: str) -> Iterator[None]:
 
 
 def _new(before: Sockets) -> Sockets:
-    return {inode: file for inode, file in own().items() if inode not in before}
+    return {inode: file for inode, file in sockets().items() if inode not in before}
 
 
 def _publish(joining: str = "") -> None:
     """`joining`: the store to which a group connects now, HOST:PORT."""
     uses = dict.fromkeys(list(_within)[-_NOTED_MOST:], WITHIN)
-    for _, sockets, _ in _across.values():
-        uses |= dict.fromkeys(list(sockets)[:_NOTED_MOST], ACROSS)
+    for _, opened, _ in _across.values():
+        uses |= dict.fromkeys(list(opened)[:_NOTED_MOST], ACROSS)
     if _files is not None:
         with contextlib.suppress(OSError):
             named = {str(inode): use for inode, use in uses.items()}
@@ -145,8 +133,8 @@ def release(quorum: object, addresses: Collection[object]) -> tuple[int, str]:
     for group in groups:
         backend = _backend(group)
         if "gloo" in backend and "baby" not in backend:
-            _, sockets, port = _across.get(id(group), (None, Sockets(), ""))
-            ended += sum(_shut(inode, file, port, addresses) for inode, file in sockets.items())
+            _, opened, port = _across.get(id(group), (None, Sockets(), ""))
+            ended += sum(_shut(inode, file, port, addresses) for inode, file in opened.items())
         else:
             try:
                 group.abort()
@@ -164,8 +152,7 @@ def shut(inodes: Collection[object]) -> tuple[int, str]:
     Returns:
         How many, and what was done in words. Never raises.
     """
-    files = own().items()
-    ended = sum(_shut(inode, file) for inode, file in files if inode in inodes)
+    ended = sum(_shut(inode, file) for inode, file in sockets().items() if inode in inodes)
     return ended, f"shut {ended} connection{'s' * (ended != 1)}"
 
 

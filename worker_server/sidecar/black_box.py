@@ -17,13 +17,13 @@ from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.reader import PageReader
 from lightkeeper.worker_server.sidecar import merge
 from lightkeeper.worker_server.sidecar.ask_again import AskAgain, wanted
-from lightkeeper.worker_server.sidecar.blocked_on import blocked_on
+from lightkeeper.worker_server.sidecar.blocked_on import awaited_by, blocked_on
 from lightkeeper.worker_server.sidecar.host import share
 from lightkeeper.worker_server.sidecar.last_words import Remains
 from lightkeeper.worker_server.sidecar.machine import Machine
 from lightkeeper.worker_server.sidecar.merge import ClockPairs
 from lightkeeper.worker_server.sidecar.metrics import StepFollower
-from lightkeeper.worker_server.sidecar.network import Network, awaited_by, interfaces
+from lightkeeper.worker_server.sidecar.network import Network, interfaces
 from lightkeeper.worker_server.sidecar.process import DEAF_S, PidfdProcess
 from lightkeeper.worker_server.sidecar.queries import RefusalError, SilentError
 from lightkeeper.worker_server.sidecar.recorders import MAIN, ControlPlane, Recorders

@@ -1,5 +1,5 @@
-"""The file that a rank which stands still waits for in a system call, and the device it is on; or
-that nobody reads its log.
+"""What a rank that stands still waits for in a system call: a file and the device it is on, a
+socket, or that somebody reads its log.
 
 Nothing here touches the file: its file system may be the one that does not answer.
 """
@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from pathlib import Path
 from typing import Final
 
+_RECEIVES: Final = {
+    "x86_64": (0, 45, 47, 42, 7, 271),  # read, recvfrom, recvmsg, connect, poll, ppoll
+    "aarch64": (63, 207, 212, 203, -1, 73),
+}
 _BY_FILE: Final = {
     "x86_64": {0, 1, 3, 5, 17, 18, 19, 20, 72, 73, 74, 75, 77, 217, 285, 295, 296},
     "aarch64": {25, 32, 46, 47, 57, 61, 63, 64, 65, 66, 67, 68, 69, 70, 80, 82, 83},
@@ -31,11 +36,41 @@ _UNREAD: Final = {
 _PATH_MOST: Final = 4096
 
 
+def syscall_of(pid: int, thread: int | None = None, proc: Path = Path("/proc")) -> list[int]:
+    """Number and arguments of the system call that a thread, else the main one, is in; empty: it is
+    in none, or that is not permitted.
+    """
+    try:
+        words = (proc / f"{pid}/task/{thread or pid}/syscall").read_text("ascii").split()
+        return [int(words[0]), *(int(word, 16) for word in words[1:7])]
+    except (OSError, ValueError):  # `running`
+        return []
+
+
+def awaited_by(pid: int, thread: int | None) -> int | None:
+    """Inode of the socket that a thread, else the main one, waits for in a system call.
+
+    For `poll` the first file counts: Python waits so for one socket with a timeout.
+    """
+    numbers = _RECEIVES.get(platform.machine(), ())
+    try:
+        number, file, *_ = syscall_of(pid, thread)
+        if number not in numbers:
+            return None
+        if number in numbers[4:]:
+            with Path(f"/proc/{pid}/mem").open("rb") as memory:
+                memory.seek(file)
+                file = int.from_bytes(memory.read(4), sys.byteorder)
+        kind, _, inode = os.readlink(f"/proc/{pid}/fd/{file}").partition(":[")
+        return int(inode[:-1]) if kind == "socket" else None
+    except (OSError, ValueError, OverflowError):
+        return None
+
+
 def blocked_on(pid: int, thread: int | None, proc: Path = Path("/proc")) -> str | None:
     """`/data/x.bin on /dev/nvme0n1 (ext4)`; None: it waits for no file, as far as can be seen."""
     try:
-        words = (proc / f"{pid}/task/{thread or pid}/syscall").read_text("ascii").split()
-        number, arguments = int(words[0]), [int(word, 16) for word in words[1:7]]
+        number, *arguments = syscall_of(pid, thread, proc)
         if number in _BY_FILE.get(platform.machine(), ()):
             path = os.readlink(proc / f"{pid}/fd/{arguments[0]}")
             if path[:5] == "pipe:" and number in _WRITES[platform.machine()]:

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from lightkeeper.worker_server import wire
+from lightkeeper.worker_server import home, wire
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.reader import PageReader
-from lightkeeper.worker_server.run_dir import parent_of
+from lightkeeper.worker_server.run_dir import parent_of, sockets
+from lightkeeper.worker_server.sidecar.files import text_of
 from lightkeeper.worker_server.sidecar.machine import Machine
-from lightkeeper.worker_server.sidecar.ports import listener
 from lightkeeper.worker_server.sidecar.process import OomWatch, PidfdProcess
 from lightkeeper.worker_server.sidecar.stacks import (
     Call,
@@ -486,7 +486,7 @@ class Remains:
             or self._from_fatal(process)
             or self._from_stderr(process)
         )
-        self._port_taken = None if self._raised is None else _port_taken(self._raised.exception)
+        self._port_taken = None if self._raised is None else port_taken(self._raised.exception)
 
     def _noted(self, process: wire.Process) -> Raised | None:
         """What the rank wrote down itself."""
@@ -567,11 +567,19 @@ def _file(path: Path, source: str) -> wire.Trace | None:
     return wire.Trace(text + cut, source, max(0.0, time.time() - written_s))
 
 
-def _port_taken(exception: str) -> str | None:
-    """Who listens on the port that the exception says is in use."""
-    taken = _TAKEN.search(exception)
-    owner = None if taken is None else listener(int(taken[1]))
-    return None if taken is None or owner is None else f"port {taken[1]} is taken by {owner}"
+def port_taken(exception: str) -> str | None:
+    """Who listens on the port that the exception says is in use; None: no process that we see.
+
+    Processes of other users do not show their sockets.
+    """
+    proc, taken = Path("/proc"), _TAKEN.search(exception)
+    rows = home.listening(int(taken[1]), proc / "net") if taken else []
+    inodes = {int(row[9]) for row in rows}
+    for pid in (folder.name for folder in proc.iterdir() if inodes and folder.name.isdecimal()):
+        if taken and not inodes.isdisjoint(sockets(pid)):
+            name = text_of(proc / pid / "comm") or "a process"
+            return f"port {taken[1]} is taken by {name} (pid {pid})"
+    return None
 
 
 def how_it_ended(

@@ -28,28 +28,22 @@ from lightkeeper.worker_server.wire import ACROSS, RingEntry, Shapes
 # Converts this host's wall-clock stamps to monotonic time; None if ambiguous.
 #
 # Torch stamps its record with the wall clock, the ring with the monotonic one. The sidecar reads
-# both, one right after the other, every second of its life. A small change of the offset between
-# two readings is slewing, a larger one is a jump. Slewing is followed; a stamp from before a jump
-# is ambiguous and has no answer.
+# both, one right after the other, every second of its life. NTP slews both alike, see
+# clock_gettime(2), so their offset changes only when the wall clock is set: a stamp from before
+# that is ambiguous and has no answer.
 
 _JUMP_NS = 2_000_000
-_SLEW = 0.001
-"""Twice the kernel's maximum slew rate (500 ppm)."""
-_WORTH_NS = 2_000
-"""A change worth a sample: a clock that drifts by 10 ppm gives one per second."""
-_SAMPLES = 4096
 _TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ClockPairs:
-    """Readings of both clocks: they turn wall-clock stamps into monotonic ones."""
+    """The last reading of both clocks: it turns wall-clock stamps into monotonic ones."""
 
-    samples: tuple[tuple[int, int], ...] = ()
-    """Monotonic time, wall clock minus monotonic clock."""
+    offset_ns: int | None = None
+    """Wall clock minus monotonic clock; None: never read."""
     valid_from: int | None = None
-    """Wall clock: earlier stamps are ambiguous, or older than the samples."""
-    last: tuple[int, int] | None = None
+    """Wall clock: earlier stamps are ambiguous."""
 
     def read(self) -> ClockPairs:
         """Adds a reading of both clocks, as close together as possible."""
@@ -64,35 +58,21 @@ class ClockPairs:
 
     def add(self, monotonic_ns: int, wall_ns: int) -> ClockPairs:
         """Adds this reading, the latest so far."""
-        offset, samples, valid_from = wall_ns - monotonic_ns, self.samples, self.valid_from
-        if self.last is not None:
-            then, was = self.last
-            if abs(offset - was) > _JUMP_NS + _SLEW * (monotonic_ns - then):
-                samples, valid_from = (), monotonic_ns + max(offset, was)
-        if not samples or abs(offset - samples[-1][1]) >= _WORTH_NS:
-            if len(samples) == _SAMPLES:
-                samples, valid_from = samples[1:], sum(samples[1])
-            samples = (*samples, (monotonic_ns, offset))
-        return ClockPairs(samples, valid_from, (monotonic_ns, offset))
+        offset, was, valid_from = wall_ns - monotonic_ns, self.offset_ns, self.valid_from
+        if was is not None and abs(offset - was) > _JUMP_NS:
+            valid_from = monotonic_ns + max(offset, was)
+        return ClockPairs(offset, valid_from)
 
     @property
     def since_ns(self) -> int:
         """Monotonic time from which on every stamp can be placed."""
-        if self.valid_from is None or not self.samples:
-            return 0
-        return self.valid_from - self.samples[0][1]
+        return 0 if self.valid_from is None else self.valid_from - (self.offset_ns or 0)
 
     def monotonic_ns(self, wall_ns: int) -> int | None:
-        """The monotonic time of a stamp; None if the clock jumped since, or was never read."""
-        if not self.samples or (self.valid_from is not None and wall_ns < self.valid_from):
+        """The monotonic time of a stamp; None if the clock was set since, or was never read."""
+        if self.offset_ns is None or (self.valid_from is not None and wall_ns < self.valid_from):
             return None
-        samples = self.samples
-        at = bisect_right(samples, wall_ns, key=sum)
-        if at == 0 or at == len(samples):
-            return wall_ns - samples[max(0, at - 1)][1]
-        (then, offset), (later, next_offset) = samples[at - 1], samples[at]
-        share = (wall_ns - then - offset) / (later + next_offset - then - offset)
-        return wall_ns - offset - int(share * (next_offset - offset))
+        return wall_ns - self.offset_ns
 
 
 _NS = 1e-9

@@ -13,11 +13,9 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
-import platform
 import re
 import socket
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -25,7 +23,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from lightkeeper.worker_server import wire
+from lightkeeper.worker_server import run_dir, wire
+from lightkeeper.worker_server.sidecar.files import number, text_of
 from lightkeeper.worker_server.wire import Connection, Interface, Trouble
 
 # -- netlink --------------------------------------------------------------------------------------
@@ -95,8 +94,8 @@ def _messages(family: int, kind: int, body: bytes) -> Iterator[tuple[int, memory
                 if answer == _DONE or length < _HEADER.size:
                     return
                 if answer == _ERROR:
-                    number = -struct.unpack_from("=i", data, _HEADER.size)[0]
-                    raise OSError(number, os.strerror(number))
+                    reason = -struct.unpack_from("=i", data, _HEADER.size)[0]
+                    raise OSError(reason, os.strerror(reason))
                 yield answer, data[_HEADER.size : length]
                 data = data[(length + 3) & ~3 :]
 
@@ -195,44 +194,23 @@ _IB_ERRORS: Final = (
 )  # fmt: skip
 
 
-def _number(path: Path) -> int:
-    try:
-        return int(path.read_text("ascii"))
-    except (OSError, ValueError):
-        return 0
-
-
-def _word(path: Path) -> str:
-    try:
-        return path.read_text("ascii", "replace").strip()
-    except OSError:
-        return ""
-
-
 def interfaces(net: Path = _NET, ib: Path = _IB) -> tuple[Interface, ...]:
     """Network interfaces without loopback, and InfiniBand or RoCE ports, by name."""
     rows = []
-    for link in sorted(_listed(net))[:_PORTS_MOST]:
-        if _number(link / "type") == 772:  # ARPHRD_LOOPBACK
+    for link in sorted(net.glob("*"))[:_PORTS_MOST]:
+        if number(link / "type") == 772:  # ARPHRD_LOOPBACK
             continue
         counts = link / "statistics"
-        errors = sum(_number(counts / name) for name in ("rx_errors", "tx_errors"))
-        up = _word(link / "operstate") in ("up", "unknown")
-        rows.append(Interface(link.name, up, _number(link / "carrier_changes"), errors))
-    for port in sorted(p for card in _listed(ib) for p in _listed(card / "ports"))[:_PORTS_MOST]:
+        errors = sum(number(counts / name) or 0 for name in ("rx_errors", "tx_errors"))
+        up = text_of(link / "operstate") in ("up", "unknown")
+        rows.append(Interface(link.name, up, number(link / "carrier_changes") or 0, errors))
+    for port in sorted(ib.glob("*/ports/*"))[:_PORTS_MOST]:
         counters = port / "counters"
-        errors = sum(_number(counters / name) for name in _IB_ERRORS)
-        up = "ACTIVE" in _word(port / "state")
+        errors = sum(number(counters / name) or 0 for name in _IB_ERRORS)
+        up = "ACTIVE" in (text_of(port / "state") or "")
         name = f"{port.parent.parent.name}/{port.name}"
-        rows.append(Interface(name, up, _number(counters / "link_downed"), errors))
+        rows.append(Interface(name, up, number(counters / "link_downed") or 0, errors))
     return tuple(rows)
-
-
-def _listed(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []
 
 
 # -- what is odd ----------------------------------------------------------------------------------
@@ -246,7 +224,6 @@ _RATED_BYTES: Final = 32 * 1024
 """Fewer in a span say nothing of a rate."""
 _SPAN_LEAST_S: Final = 4.0
 _LISTED_MOST: Final = 512
-_CHILDREN_MOST: Final = 64
 _GROUPS: Final = ("across", "within")
 
 
@@ -444,48 +421,10 @@ class Network:
         )  # fmt: skip
 
 
-_RECEIVES: Final[Mapping[str, tuple[int, ...]]] = {
-    "x86_64": (0, 45, 47, 42, 7, 271),  # read, recvfrom, recvmsg, connect, poll, ppoll
-    "aarch64": (63, 207, 212, 203, -1, 73),
-}
-
-
-def awaited_by(pid: int, thread: int | None) -> int | None:
-    """Inode of the socket that a thread, else the main one, waits for in a system call.
-
-    Of `poll` the first file counts: Python waits so for one socket with a timeout.
-    """
-    numbers = _RECEIVES.get(platform.machine(), ())
-    try:
-        words = Path(f"/proc/{pid}/task/{thread or pid}/syscall").read_text("ascii").split()
-        if len(words) < 2 or int(words[0]) not in numbers:
-            return None
-        file = int(words[1], 16)
-        if int(words[0]) in numbers[4:]:
-            with Path(f"/proc/{pid}/mem").open("rb") as memory:
-                memory.seek(file)
-                file = int.from_bytes(memory.read(4), sys.byteorder)
-        kind, _, inode = os.readlink(f"/proc/{pid}/fd/{file}").partition(":[")
-        return int(inode[:-1]) if kind == "socket" else None
-    except (OSError, ValueError, OverflowError):
-        return None
-
-
 def inodes_of(pid: int) -> frozenset[int]:
     """Sockets that a process and its children hold open, but for ours: a rank that is the first
     process of its container adopts its sidecar.
     """
-    family, inodes = [str(pid)], set[int]()
-    for each in family:  # which grows meanwhile
-        if each == str(os.getpid()) != str(pid):
-            continue
-        with contextlib.suppress(OSError):
-            family += Path(f"/proc/{each}/task/{each}/children").read_text("ascii").split()
-        del family[_CHILDREN_MOST:]
-        with contextlib.suppress(OSError), os.scandir(f"/proc/{each}/fd") as files:
-            for file in files:
-                with contextlib.suppress(OSError):
-                    kind, _, inode = os.readlink(file.path).partition(":[")
-                    if kind == "socket":
-                        inodes.add(int(inode[:-1]))
-    return frozenset(inodes)
+    family = run_dir.family(pid)
+    ours = run_dir.family(os.getpid()) if os.getpid() in family[1:] else []
+    return frozenset(n for each in family if each not in ours for n in run_dir.sockets(each))

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from lightkeeper.worker_server import run_dir, wire
-from lightkeeper.worker_server.sidecar.cgroups import levels, sized
+from lightkeeper.worker_server.sidecar.blocked_on import syscall_of
+from lightkeeper.worker_server.sidecar.files import levels, sized, table
 from lightkeeper.worker_server.wire import Count
 
 # How a process ended, without being its parent; and whether memory ran out.
@@ -123,13 +124,7 @@ class OomWatch:
         return f"the OOM killer ended {kills} of its cgroup {self._where}: likely pid {self._pid}"
 
     def _count(self) -> int | None:
-        if self._counter is None:
-            return None
-        try:
-            lines = self._counter.read_text(encoding="ascii", errors="replace").splitlines()
-            return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
-        except (OSError, ValueError, IndexError, StopIteration):
-            return None
+        return None if self._counter is None else table(self._counter).get("oom_kill")
 
 
 # What the kernel counts of a rank: cores used, cores waited for, bytes moved. Over some seconds.
@@ -142,7 +137,6 @@ _SPAN_S: Final = 5.0
 _EVERY_S: Final = 1.0
 _THREADS: Final = 256
 """Only the oldest ones: 8 us each."""
-_CHILDREN: Final = 64
 
 
 class Counts(NamedTuple):
@@ -160,17 +154,13 @@ class Counts(NamedTuple):
 def counts(pid: int) -> Counts:
     """As far as they can be read."""
     threads: dict[str, tuple[float, float]] = {}
-    family, wakes = [str(pid)], None
+    family, wakes = [*map(str, run_dir.family(pid))], None
     with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/task") as tasks:
         for task in islice(tasks, _THREADS):
             with contextlib.suppress(OSError, ValueError):  # it is gone, or the kernel has no count
                 ran_s, waited_s, runs = _scheduled(task.path)
                 threads[task.name] = ran_s, waited_s
                 wakes = runs if task.name == str(pid) else wakes
-    for each in family:  # which grows meanwhile: `sh -c` waits for its own children
-        with contextlib.suppress(OSError):
-            family += Path(f"/proc/{each}/task/{each}/children").read_text("ascii").split()
-        del family[_CHILDREN:]
     for child in family[1:]:
         with contextlib.suppress(OSError, ValueError):
             threads[child] = _scheduled(f"/proc/{child}")[0], 0.0
@@ -345,12 +335,7 @@ class PidfdProcess:
 
     def syscall(self, thread: int | None = None) -> int | None:
         """Which system call a thread, else its main one, is in; None: in none, or not permitted."""
-        path = Path(f"/proc/{self.pid}/task/{thread or self.pid}/syscall")
-        try:
-            word = path.read_text(encoding="ascii").partition(" ")[0]
-        except OSError:
-            return None
-        return int(word) if word.isdecimal() else None
+        return next(iter(syscall_of(self.pid, thread)), None)
 
 
 def _catches(status: Mapping[str, str], signum: signal.Signals) -> bool | None:

@@ -379,6 +379,8 @@ def _sichek_facts(text: str) -> Iterator[Fact]:
 _NOT_KNOWN: Final = "ContainerStatusUnknown"  # of a container that the kubelet did not find
 _RECENT_S: Final = 120.0
 """An earlier container of a pod that ended longer ago is not what ended now."""
+_UNNOTICED_S: Final = 40.0
+"""`node-monitor-grace-period`; 50 s since Kubernetes 1.32."""
 
 
 def end_facts(pod: Body | None, node: Body | None, now_s: float) -> Iterator[Fact]:
@@ -389,13 +391,19 @@ def end_facts(pod: Body | None, node: Body | None, now_s: float) -> Iterator[Fac
     cordon = " cordoned" if "cordoned" in (words for words, *_ in said) else ""
     dated = [(f"end {words}", detail, for_s) for words, detail, for_s in said]
     dated += _pod_ends(pod or {}, cordon, now_s)
-    yield from sorted(dated, key=lambda fact: fact[2], reverse=True)
+    yield from sorted(dated, key=_began_s_ago, reverse=True)
     if node is None or pod is None:
         yield "end gone" + (" node" if node is None else cordon), "", 0.0
     elif (phase := _at(pod, "status", "phase")) != "Running":
         yield f"end phase {phase}", "", 0.0
     else:
         yield "end runs", "its pod runs" + " and its node is ready" * bool(node), 0.0
+
+
+def _began_s_ago(fact: Fact) -> float:
+    """A lost node is noticed late: what was done to its pod meanwhile is not the cause."""
+    words, _, for_s = fact
+    return for_s + _UNNOTICED_S * words.startswith("end node condition Ready=Unknown")
 
 
 def _pod_ends(pod: Body, cordon: str, now_s: float) -> Iterator[Fact]:

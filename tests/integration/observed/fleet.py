@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from experiments.fleet import SMALL, Fleet, Setting
 from lightkeeper.monitor.act.http import Fetcher
 from lightkeeper.monitor.act.lighthouse import Lighthouse
 from lightkeeper.monitor.model.observation import LighthouseView
 from lightkeeper.trainer import status
-from tests.campaign.fleet import SMALL
 from tests.integration.observed.recorder import Recorder, Registry
-from tests.matrix.cases import Setting
-from tests.matrix.fleet import MatrixFleet
 from tests.monitor.act.schedulers.receiver import SECRET, Receiver, served
 from tests.waiting import wait_for
 
@@ -35,7 +33,7 @@ _NAMES = re.compile(r"[0-9a-f]{8,}|\d+")
 
 
 @dataclass
-class Pair(MatrixFleet):
+class Pair(Fleet):
     """One of the two."""
 
     zygote: ClassVar[str] = "tests.integration.observed.together"
@@ -47,9 +45,9 @@ class Pair(MatrixFleet):
     @classmethod
     def made(cls, folder: Path, recorder: Recorder | None = None, hook: str = "") -> Pair:
         """Observed where there is a recorder."""
-        setting = Setting("default", "3x1", keeper=recorder is not None, gate=True)
+        setting = Setting("3x1", keeper=recorder is not None, gate=True)
         return cls(
-            shape="3x1", folder=folder, setting=setting,
+            folder=folder, setting=setting,
             trainer_options=TRAINING, recorder=recorder, hook=hook,
         )  # fmt: skip
 

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.campaign import forks
+from experiments import forks
 
 
 def hold_back(folder: Path) -> None:

@@ -128,6 +128,14 @@ def first(pod, node) -> tuple[str, str, float]:
             pod(target("DeletionByTaintManager", 5), deleted=5), node("Unknown", 300), "node-lost",
             "its node is not ready: no word", id="lost, and deleted for it after 5 minutes",
         ),
+        pytest.param(
+            pod(deleted=30), node("Unknown", 5), "node-lost", "its node is not ready: no word",
+            id="lost, and deleted before that was noticed",
+        ),
+        pytest.param(
+            pod(target("EvictionByEvictionAPI", 90, "evicting"), deleted=90), node("Unknown", 5),
+            "drained", "was drained: evicting", id="drained, and its node switched off",
+        ),
         pytest.param(pod(), node(), "runs", "its pod runs and its node is ready", id="frozen"),
         pytest.param(pod(), {}, "runs", "its pod runs", id="a node whose name is not known"),
         pytest.param(
@@ -260,6 +268,26 @@ def test_how_it_looks_is_replaced_by_why_it_went(ends):
     script.says = lambda _: DELETED
     watch.look(script)
     assert watch.note([seen(None)], 1001.0)["rg_1.0"].code == "deleted"
+
+
+def test_it_is_asked_every_second_at_first(ends):
+    script, clock = Script(), Time()
+    watch = ends(script, clock)
+    watch.note([seen(None)], 1000.0)
+    assert watch.look(script) == 1.0
+    clock.s = 1011.0
+    assert watch.look(script) == 3.0
+
+
+def test_after_we_had_it_deleted_it_is_asked_why_it_went(ends):
+    ours = wire.Testimony("Kubernetes", Weight.LEAVING, "evicted", "was ended by lightkeeper")
+    script, clock = Script(lambda _: ours), Time()
+    watch = ends(script, clock)
+    watch.note([seen(None)], 1000.0)
+    wait_until(lambda: watch.note([seen(None)], 1000.0))
+    script.says = lambda _: wire.Testimony("Kubernetes", Weight.CONTEXT, "node-lost", "not ready")
+    watch.look(script)
+    assert watch.note([seen(None)], 1001.0)["rg_1.0"].code == "node-lost"
 
 
 def test_a_scheduler_that_refuses_says_nothing_and_is_asked_again(ends):

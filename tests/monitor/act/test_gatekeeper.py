@@ -15,7 +15,7 @@ from lightkeeper.monitor.clock import SteadyClock
 from lightkeeper.monitor.metric import Filled
 from lightkeeper.monitor.model.eviction import Eviction, QuarantineEntry, Rung, RungOutcome
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, ReplicaId
-from lightkeeper.monitor.show import metrics_upkeep
+from lightkeeper.monitor.show import metrics as page_metrics
 from tests.monitor.act.gates import FakeGate
 from tests.monitor.doubles import HandClock, Memory
 from tests.monitor.fakes import wait_until
@@ -120,7 +120,7 @@ def test_a_gate_that_does_not_take_its_list_is_a_trouble(
     assert (bench.keeper.trouble() or "").startswith("the gate does not take its list: ")
     assert bench.keeper.refusing_for_s(ID) is None
     metrics = CollectorRegistry()
-    metrics.register(Filled(metrics_upkeep.GATE_METRICS, lambda: bench.keeper))
+    metrics.register(Filled(page_metrics.GATE_METRICS, lambda: bench.keeper))
     text = generate_latest(metrics).decode()
     assert "lightkeeper_gate_untaught 1.0" in text
     if how == "token":

@@ -12,7 +12,7 @@ from lightkeeper.monitor.decide.guards import (
     decide,
     min_replicas_named,
 )
-from lightkeeper.monitor.decide.rules import DEFAULT, Once, Policy, PolicyAction
+from lightkeeper.monitor.decide.rules import DEFAULT, Policy, PolicyAction
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import EndManner, Evict, Eviction, Guard, Hold
 from lightkeeper.monitor.model.incident import Incident, Milestones, State, Transition
@@ -379,18 +379,6 @@ def test_a_policy_that_pages_never_evicts_and_says_what_would() -> None:
         "A person decides. To evict it yourself: lightkeeper evict rg_1. To let lightkeeper do it: "
         "change actions.not_entered in the policy file",
     )  # fmt: skip
-
-
-def test_nobody_is_evicted_within_a_maintenance_window() -> None:
-    rules = Policy(windows=(Once("storage", NOW_S - 10, NOW_S + 10),))
-    (hold,) = decide(KeeperConfig(), fleet(), [incident()], rules)
-    assert (hold.guard, hold.reason, hold.release) == (
-        Guard.MAINTENANCE, "maintenance window 'storage': would evict rg_1",
-        ("It may be evicted when the window ends, at 1970-01-01T02:46:50Z. To evict it yourself: "
-        "lightkeeper evict rg_1"),
-    )  # fmt: skip
-    (evict,) = decide(KeeperConfig(), fleet(now_s=NOW_S + 10), [incident()], rules)
-    assert isinstance(evict, Evict)
 
 
 # -- promises that hold --------------------------------------------------------------------------

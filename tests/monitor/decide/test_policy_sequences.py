@@ -14,7 +14,7 @@ import pytest
 
 from lightkeeper.monitor.decide import guards as deciding
 from lightkeeper.monitor.decide.pipeline import Pipeline
-from lightkeeper.monitor.decide.rules import Once, Policy, PolicyAction
+from lightkeeper.monitor.decide.rules import Policy, PolicyAction
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Evict, Guard, Hold
 from lightkeeper.monitor.model.incident import incident_from_json, incident_to_json
@@ -37,7 +37,7 @@ HARMS = {
 
 TOLD = [
     Guard.UNSURE, Guard.POLICY, Guard.MIN_REPLICAS, Guard.IN_FLIGHT, Guard.BUDGET,
-    Guard.GROUP_BUDGET, Guard.COOL_DOWN, Guard.MAINTENANCE, Guard.PAUSED, Guard.OBSERVE,
+    Guard.GROUP_BUDGET, Guard.COOL_DOWN, Guard.PAUSED, Guard.OBSERVE,
 ]  # fmt: skip
 """Guards whose absence breaks a rule that is checked here; the others have tests of their own."""
 
@@ -166,11 +166,7 @@ class Sequence:
             actions.update(
                 dict.fromkeys([(kind, s) for s in Severity], dice.choice([*PolicyAction]))
             )
-        windows = ()
-        if dice.random() < 0.3:
-            since_s = self.fleet.now_s + dice.uniform(0, 30)
-            windows = (Once("storage", since_s, since_s + dice.uniform(5, 60)),)
-        return Policy(actions, windows)
+        return Policy(actions)
 
     def meddle(self) -> None:
         """What an operator may do between two ticks."""
@@ -248,7 +244,6 @@ class Sequence:
         cooled = again or lately <= others or all(map(fleet.sick, lately))
         self.check(cooled or self._shares(evict.group, lately), "too soon")
         self.check(paused is None or fleet.pause is None, "paused")
-        self.check(self.policy.window(now_s) is None, "in a maintenance window")
         self.check(not config.observe, "in observe mode")
         allowed = self._of(evict)
         self.check(

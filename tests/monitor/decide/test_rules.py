@@ -1,7 +1,6 @@
 """A policy file: what it may say, and how all that is wrong with it is told at once."""
 
 import tomllib
-from datetime import UTC, datetime
 
 import pytest
 
@@ -10,10 +9,8 @@ from lightkeeper.monitor.decide.rules import (
     GUARDS,
     THRESHOLDS,
     Effective,
-    Once,
     PolicyAction,
     PolicyError,
-    Weekly,
     changes,
     policy_from,
     policy_to_json,
@@ -49,15 +46,6 @@ def test_the_example_has_every_option_with_its_default() -> None:
     assert KeeperConfig.from_options(rules.options) == KeeperConfig()
 
 
-def test_the_windows_of_the_example_are_windows() -> None:
-    text = policy_example.PATH.read_text(encoding="utf-8")
-    begun = text.index("# [[maintenance]]")
-    rules = read(
-        "\n".join(line.removeprefix("# ").rstrip("#") for line in text[begun:].split("\n"))
-    )
-    assert [window.name for window in rules.policy.windows] == ["storage upgrades", "power test"]
-
-
 def test_the_row_of_prometheus_of_the_example_is_one() -> None:
     text = policy_example.PATH.read_text(encoding="utf-8")
     lines = text[text.index("# [[prometheus]]") :].partition("\n\n")[0].split("\n")
@@ -81,20 +69,8 @@ def test_what_is_written_is_read_as_it_was() -> None:
     policy = read("""
         [actions]
         mismatch = "evict_and_quarantine"
-        [[maintenance]]
-        name = "storage"
-        days = ["sun", "mon"]
-        from = "22:00"
-        to = 02:30:00
-        [[maintenance]]
-        from = 2026-12-24T22:00:00+01:00
-        to = "2026-12-25T00:00"
     """).policy
     assert policy_from(policy_to_json(policy)).policy == policy
-    assert policy.windows == (
-        Weekly("storage", (0, 6), 79_200.0, 9_000.0),
-        Once("maintenance 2", 1_798_146_000.0, 1_798_156_800.0),
-    )
 
 
 EACH = ", or one of them for each of info, warning, critical"
@@ -195,28 +171,6 @@ CASES = {
          "prometheus 4.weight: is 'deadly', expected broken, ended, slow, leaving, context",
          "prometheus 5: Expected `str`, got `int` - at `$.query`"],
     ),
-    "no windows": ("maintenance = 3\n", ["maintenance: is 3, expected tables [[maintenance]]"]),
-    "a window that never opens": (
-        "[[maintenance]]\nfrom = 2026-01-02T00:00:00Z\nto = 2026-01-01T00:00:00Z\n",
-        ["maintenance 1.to: is not after from"],
-    ),
-    "times of two sorts": (
-        '[[maintenance]]\nfrom = 2026-01-02T00:00:00Z\nto = "12:00"\n',
-        ["maintenance 1: from and to are of two sorts, expected two times or two dates"],
-    ),
-    "days of dates": (
-        '[[maintenance]]\nfrom = 2026-01-02T00:00:00Z\nto = 2026-01-03T00:00:00Z\ndays = ["mon"]\n',
-        ["maintenance 1.days: only for times of the day, from and to are dates here"],
-    ),
-    "no end, no day": (
-        '[[maintenance]]\nfrom = "24:00"\ndays = ["caturday"]\nwhy = "x"\n',
-        ["maintenance 1.why: unknown key, expected name, days, from, to",
-         ("maintenance 1.from: is '24:00', expected a time such as '22:00', or a date such as "
-         "2026-12-24T22:00:00Z"),
-         ("maintenance 1.to: is missing, expected a time such as '22:00', or a date such as "
-         "2026-12-24T22:00:00Z"),
-         "maintenance 1.days: is ['caturday'], expected some of mon, tue, wed, thu, fri, sat, sun"],
-    ),
 }  # fmt: skip
 
 
@@ -230,31 +184,6 @@ def test_all_mistakes_are_told_at_once() -> None:
         "x = 1\n[policy]\nmode = 1\n[actions]\ndead = 1\n[guards]\na = 1\n[thresholds]\nb = 1"
     )
     assert len(problems(everything)) == 5
-
-
-def at(text: str) -> float:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
-
-
-NIGHT = Weekly("night", (5,), 22 * 3600.0, 2 * 3600.0)  # Saturday, 22:00 to Sunday, 02:00
-OPEN = [
-    (NIGHT, "2026-11-21T21:59:59", None),
-    (NIGHT, "2026-11-21T22:00:00", "2026-11-22T02:00:00"),
-    (NIGHT, "2026-11-22T01:59:59", "2026-11-22T02:00:00"),
-    (NIGHT, "2026-11-22T02:00:00", None),
-    (NIGHT, "2026-11-22T22:00:00", None),
-    (Weekly("noon", (0, 6), 43_200.0, 46_800.0), "2026-11-22T12:30:00", "2026-11-22T13:00:00"),
-    (Weekly("all day", (6,), 0.0, 0.0), "2026-11-22T23:59:00", "2026-11-23T00:00:00"),
-    (Once("test", at("2026-11-22T12:00:00"), at("2026-11-22T13:00:00")), "2026-11-22T12:30:00",
-     "2026-11-22T13:00:00"),
-    (Once("test", at("2026-11-22T12:00:00"), at("2026-11-22T13:00:00")), "2026-11-22T13:00:00",
-     None),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("window", "now", "until"), OPEN, ids=map(str, range(len(OPEN))))
-def test_a_window_is_open_from_its_beginning_to_right_before_its_end(window, now, until) -> None:
-    assert window.until_s(at(now)) == (None if until is None else at(until))
 
 
 def test_rows_of_prometheus_are_a_part_of_the_policy() -> None:

@@ -142,8 +142,8 @@ def test_a_pod_that_runs_on_a_node_that_is_ready_is_frozen_once_a_lost_node_woul
     row = said("end runs", "its pod runs and its node is ready")
     early = gone(row, 60).incident("dead").verdict
     assert early.reason.startswith(
-        "rg_1 on host-rg_1 does not answer: its pod runs and its node is ready (Kubernetes), as "
-        "before a lost node is noticed; no WorkerServer of rg_1"
+        "rg_1 on host-rg_1 does not answer: it is frozen, or its node is lost and Kubernetes has "
+        "not noticed yet (its pod runs and its node is ready, it says); no WorkerServer of rg_1"
     )
     (late,) = [i.verdict for i in gone(row, 110).last.incidents if i.kind == "dead"]
     assert late.reason.startswith(
@@ -151,6 +151,51 @@ def test_a_pod_that_runs_on_a_node_that_is_ready_is_frozen_once_a_lost_node_woul
         "nothing in it answers; no WorkerServer of rg_1"
     )
     assert late.culprits == ("rg_1.0",)
+
+
+UNKNOWN = said("end node condition Ready=Unknown", "Kubelet stopped posting node status.")
+
+
+def test_what_the_scheduler_says_of_a_lost_group_after_its_eviction_is_in_the_story() -> None:
+    """The verdict that was acted on stands, also with a replay; our own deletion is no news."""
+    runs = by_the_scheduler(said("end runs", "its pod runs and its node is ready"), "rg_1.0")
+    ours = by_the_scheduler(said("end ours"), "rg_1.0")
+    lost = by_the_scheduler(UNKNOWN, "rg_1.0")
+
+    def alter(seen: Snapshot) -> Snapshot:
+        for_s = seen.now_s - START_S - LEFT_S
+        told = runs if for_s < 34 else ours if for_s < 40 else lost
+        return replace(told(seen), schedulers=True)
+
+    script = [at(LEFT_S, crash("rg_1.0")), at(LEFT_S, silent("rg_1.0", 300.0))]
+    fleet = SimFleet(3, 1, script)
+    fleet.evictor_works = False
+    config = KeeperConfig()
+    tape = Tape(Pipeline(config), config)
+    drive = Drive(fleet, config, pipeline=tape, alter=alter).run(70)
+    incident = drive.incident("dead")
+    ((asked_s, evict),) = drive.evicts
+    assert (evict.group, evict.lost is not None, asked_s < LEFT_S + 34) == ("rg_1", True, True)
+    rows = [(line.at_s - START_S, line.reason) for line in incident.story if line.to == "scheduler"]
+    news = "Kubernetes: its node is not ready: Kubelet stopped posting node status."
+    assert rows == [(LEFT_S + 40, news)]
+    assert "it is frozen, or its node is lost" in incident.verdict.reason
+    tape.check()
+
+
+def test_a_missing_group_of_a_lost_node_is_told_so() -> None:
+    from tests.monitor.fleet.told import unregistered
+
+    row, left = by_the_scheduler(UNKNOWN, "rg_1.0"), unregistered("rg_1.0")
+
+    def alter(seen: Snapshot) -> Snapshot:
+        return row(seen if seen.now_s - START_S < LEFT_S + 2 else left(seen))
+
+    script = [at(LEFT_S, crash("rg_1.0"))]
+    reason = Drive(SimFleet(3, 1, script), alter=alter).run(130).incident("absent").verdict.reason
+    assert reason.startswith(
+        "host host-rg_1 is lost: its node is not ready: Kubelet stopped posting node status. ("
+    )
 
 
 def test_a_pod_that_is_reported_deleted_and_answers_is_well() -> None:

@@ -35,7 +35,7 @@ from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
 from lightkeeper.monitor.rulebook import standing
-from lightkeeper.monitor.show import metrics_upkeep
+from lightkeeper.monitor.show import metrics as page_metrics
 from lightkeeper.monitor.store.lease import Lease, process_name
 from lightkeeper.monitor.store.store import Store
 from tests.changed import replace
@@ -676,7 +676,7 @@ def test_a_journal_that_cannot_be_written_is_a_trouble_on_the_page(
     journal = Journal(journal_dir, Head(KeeperConfig(), "1"), dict)
     bench.with_journal(journal)
     bench.registry.register(fleet.add().registration())
-    bench.metrics.register(Filled(metrics_upkeep.JOURNAL, lambda: journal.stats))
+    bench.metrics.register(Filled(page_metrics.JOURNAL, lambda: journal.stats))
     wait_until(lambda: journal.stats.problem == "Not a directory", 5, "it cannot be made")
     bench.keeper.tick()
     bench.keeper.tick()

@@ -13,8 +13,7 @@ from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.metric import new_page
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.verdict import RankHealth
-from lightkeeper.monitor.show.exposition import Bounds
-from lightkeeper.monitor.show.metrics import ViewCollector
+from lightkeeper.monitor.show.metrics import Bounds, ViewCollector
 from lightkeeper.worker_server.http_server import metrics_page
 from tests.changed import replace
 from tests.metrics_doc.measure import registry_of, series_of, view_of

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from lightkeeper.monitor.records.job import Group, Problem
-from lightkeeper.monitor.show.report import page, report_words
+from lightkeeper.monitor.show.report import Report
 from tests.monitor.show.jobs import PP, hang, healthy, megatron, tie
 
 _VOID = {"meta", "!doctype"}
@@ -40,7 +40,7 @@ class Tags(HTMLParser):
 
 
 def page_of(job, analysis):
-    return page(report_words(job, analysis, details=True))
+    return Report(job, analysis).page()
 
 
 @pytest.mark.parametrize("make", [hang, tie, healthy, lambda: megatron(16)])

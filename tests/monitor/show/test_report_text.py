@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from lightkeeper.monitor.records.job import Problem
-from lightkeeper.monitor.show.report import print_report, report_words
+from lightkeeper.monitor.show.report import Report, print_analysis
 from lightkeeper.monitor.show.wording import moment
 from tests.monitor.show.jobs import EPOCH_NS, hang, healthy, tie
 
@@ -14,7 +14,7 @@ from tests.monitor.show.jobs import EPOCH_NS, hang, healthy, tie
 def shown(job, analysis, width=100, **more):
     out = io.StringIO()
     console = Console(file=out, width=width, legacy_windows=False)
-    print_report(console, report_words(job, analysis, **more))
+    print_analysis(console, Report(job, analysis), **more)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 

@@ -20,7 +20,7 @@ from lightkeeper.monitor.model.incident import Milestones, State
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
 from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Observation
 from lightkeeper.monitor.model.verdict import RankHealth
-from lightkeeper.monitor.show import metrics_upkeep
+from lightkeeper.monitor.show import metrics as page_metrics
 from lightkeeper.monitor.show.metrics import ViewCollector
 from lightkeeper.worker_server import wire
 from tests.changed import replace
@@ -72,8 +72,8 @@ FIRST_SEEN = (
 def scrape(shown: View | None) -> str:
     metrics = new_page()
     store = SimpleNamespace(errors=3, place=SimpleNamespace(path=None))
-    metrics.register(Filled((metrics_upkeep.BUILD,), lambda: "1.2.3"))
-    metrics.register(Filled(metrics_upkeep.STORE, lambda: store))
+    metrics.register(Filled((page_metrics.BUILD,), lambda: "1.2.3"))
+    metrics.register(Filled(page_metrics.STORE, lambda: store))
     metrics.register(ViewCollector(lambda: shown))
     count_incidents(metrics, [incident()], {})
     HOLDS.on(metrics).labels("budget").inc()
@@ -201,9 +201,7 @@ def test_what_is_not_known_is_left_out_and_never_zero() -> None:
     assert "lightkeeper_lighthouse_up 0.0" in text
 
 
-KEEPERS = re.compile(
-    "lighthouse|quorum|evict|paused|observe|holding|maintenance|policy", re.IGNORECASE
-)
+KEEPERS = re.compile("lighthouse|quorum|evict|paused|observe|holding|policy", re.IGNORECASE)
 
 
 def test_a_monitor_without_a_lighthouse_exports_nothing_about_one() -> None:

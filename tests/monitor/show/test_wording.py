@@ -6,15 +6,14 @@ import pytest
 
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.monitor.records.findings import Analysis, Fault, Finding
-from lightkeeper.monitor.show.standing import (
+from lightkeeper.monitor.show.report import (
     MEANINGS,
     TITLES,
-    answer,
-    ended,
+    Report,
+    finding_words,
     rank_list,
     rank_word,
-    title,
-    where,
+    shows_at,
     with_hosts,
 )
 from lightkeeper.monitor.show.wording import clean, sentence
@@ -79,7 +78,7 @@ def test_every_kind_and_every_confidence_has_words():
 
 def test_no_fault_in_half_of_the_records_is_not_no_fault():
     job = job_of([], ranks=(0, 2), expected=range(4))
-    assert answer(job, Analysis((), ())) == "no fault found in the records of 2 of 4 ranks"
+    assert Report(job, Analysis((), ())).answer == "no fault found in the records of 2 of 4 ranks"
 
 
 @pytest.mark.parametrize(
@@ -98,7 +97,7 @@ def test_a_reason_begins_as_a_sentence_and_a_name_stays_as_it_is(reason, expecte
 def test_the_headline_counts_what_the_records_do_not_tell():
     job, analysis = hang()
     both = dataclasses.replace(analysis, findings=analysis.findings + tie()[1].findings)
-    assert answer(job, both) == (
+    assert Report(job, both).answer == (
         "2 faults found, caused by rank 1; the records do not tell who caused 1 of them"
     )
 
@@ -106,11 +105,10 @@ def test_the_headline_counts_what_the_records_do_not_tell():
 def test_a_fault_without_a_rank_says_so():
     job, _ = healthy()
     finding = Finding(Fault.STUCK_INSIDE, "All are inside.")
-    assert title(job, finding) == (
-        "no rank to accuse",
-        "a whole group is stuck inside a collective",
-    )
-    assert where(job, finding) == "-"
+    words = finding_words(job, finding)
+    assert words.who == "no rank to accuse"
+    assert words.what == "a whole group is stuck inside a collective"
+    assert shows_at(job, finding) == "-"
 
 
 def test_hosts_stand_with_the_ranks_on_them():
@@ -122,5 +120,7 @@ def test_hosts_stand_with_the_ranks_on_them():
 def test_a_process_that_was_seen_to_be_gone_is_said():
     job = job_of([])
     ranks = {rank: dataclasses.replace(job.ranks[rank], alive=rank != 2) for rank in range(3)}
-    assert ended(dataclasses.replace(job, ranks=ranks), (1, 2)) == "rank 2 had ended"
-    assert ended(job, (1, 2)) == ""
+    finding = Finding(Fault.SILENT, "", (1, 2))
+    words = finding_words(dataclasses.replace(job, ranks=ranks), finding)
+    assert dict(words.facts)["process"] == "rank 2 had ended"
+    assert dict(finding_words(job, finding).facts)["process"] == ""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkeeper.worker_server.sidecar.cgroups import levels
+from lightkeeper.worker_server.sidecar.files import levels
 from lightkeeper.worker_server.sidecar.witnesses.cgroup import Cgroup
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError
 from lightkeeper.worker_server.wire import Weight

@@ -17,7 +17,6 @@ import pytest
 
 from lightkeeper.worker_server import run_dir, wire
 from lightkeeper.worker_server.sidecar.machine import FILE, Machine, keep
-from lightkeeper.worker_server.sidecar.witnesses import panel
 from lightkeeper.worker_server.sidecar.witnesses.panel import Families, Seat, write
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
 from lightkeeper.worker_server.wire import Weight
@@ -114,7 +113,7 @@ def test_a_child_that_was_killed_concerns_its_rank(
 ) -> None:
     run_dir.write_json(tmp_path / "a.json", {"pid": 70, "sidecar_pid": 71})
     families, children = Families(tmp_path), {70: [80, 81]}
-    monkeypatch.setattr(panel, "_children", lambda pid: children.get(pid, []))
+    monkeypatch.setattr(run_dir, "family", lambda pid: [pid, *children.get(pid, [])])
     families.look(0.0)
     children.clear()
     families.look(60.0)

@@ -8,8 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from lightkeeper.worker_server.sidecar.cgroups import Level, levels, sized
-from lightkeeper.worker_server.sidecar.witnesses.files import needed, number, table, text_of
+from lightkeeper.worker_server.sidecar.files import (
+    Level,
+    levels,
+    needed,
+    number,
+    sized,
+    table,
+    text_of,
+)
 from lightkeeper.worker_server.sidecar.witnesses.witness import Witness
 from lightkeeper.worker_server.wire import Weight
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from lightkeeper.worker_server.sidecar.witnesses.files import needed, number, text_of
+from lightkeeper.worker_server.sidecar.files import needed, number, text_of
 from lightkeeper.worker_server.sidecar.witnesses.witness import Witness
 from lightkeeper.worker_server.wire import Weight
 

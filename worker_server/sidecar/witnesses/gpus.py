@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Collection, Hashable
 from typing import Any, Final
 
-from lightkeeper.worker_server.sidecar.witnesses.files import TABLES
+from lightkeeper.worker_server.sidecar.witnesses import TABLES
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
 from lightkeeper.worker_server.wire import Weight
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+from lightkeeper.worker_server.sidecar.files import number, table, text_of
 from lightkeeper.worker_server.sidecar.network import interfaces
-from lightkeeper.worker_server.sidecar.witnesses.files import TABLES, number, table, text_of
+from lightkeeper.worker_server.sidecar.witnesses import TABLES
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
 from lightkeeper.worker_server.wire import Weight
 

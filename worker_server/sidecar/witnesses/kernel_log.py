@@ -12,8 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from lightkeeper.worker_server.sidecar.cgroups import sized
-from lightkeeper.worker_server.sidecar.witnesses.files import TABLES
+from lightkeeper.worker_server.sidecar.files import sized
+from lightkeeper.worker_server.sidecar.witnesses import TABLES
 from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
 from lightkeeper.worker_server.wire import Weight
 

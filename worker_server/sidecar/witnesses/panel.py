@@ -35,7 +35,6 @@ _LATE_S: Final = 15.0
 _KEPT_S: Final = 3600.0
 """What a witness said that can no longer read is kept for so long."""
 _CHILD_KEPT_S: Final = 120.0
-_CHILDREN_MOST: Final = 64
 
 
 def witnesses() -> tuple[Witness, ...]:
@@ -95,21 +94,13 @@ class Families:
         """Find the ranks and their children."""
         self.ranks = run_dir.processes(self._folder, ("pid",))
         self._seen = {pid: at for pid, at in self._seen.items() if now_s - at[1] < _CHILD_KEPT_S}
-        self._seen |= {child: (rank, now_s) for rank in self.ranks for child in _children(rank)}
+        for rank in self.ranks:
+            self._seen |= dict.fromkeys(run_dir.family(rank)[1:], (rank, now_s))
 
     def of(self, row: wire.Testimony) -> wire.Testimony:
         """The testimony; of a rank's child, it concerns the rank, too."""
         ranks = {self._seen[pid][0] for pid in row.pids if pid in self._seen} - {*row.pids}
         return structs.replace(row, pids=(*row.pids, *sorted(ranks))[:8])
-
-
-def _children(pid: int) -> list[int]:
-    family = [pid]
-    for each in family:  # which grows meanwhile
-        with suppress(OSError, ValueError):
-            words = Path(f"/proc/{each}/task/{each}/children").read_text("ascii").split()
-            family += map(int, words[: _CHILDREN_MOST - len(family)])
-    return family[1:]
 
 
 def write(path: Path, reasons: dict[str, str], rows: Sequence[wire.Testimony]) -> None:

@@ -108,7 +108,7 @@ def test_a_guard_that_needs_a_person_pages_after_a_while(make, receiver) -> None
 
 
 PASSING = {
-    Guard.ALREADY_GONE, Guard.NOT_WORTH_IT, Guard.IN_FLIGHT, Guard.COOL_DOWN, Guard.MAINTENANCE,
+    Guard.ALREADY_GONE, Guard.NOT_WORTH_IT, Guard.IN_FLIGHT, Guard.COOL_DOWN,
     Guard.WATCH_ONLY,
 }  # fmt: skip
 NOBODY = replace(incident(), culprits=(), groups=(), incarnations=())

@@ -1,0 +1,1 @@
+"""Faults x Lighthouse up or down, with and without lightkeeper and its gate."""

@@ -1,5 +1,0 @@
-"""Every process of a fleet is killed in turn; training goes on or resumes by itself.
-
-`make kill-each` does it to a fleet as people run it (torchrun, recipes' restarts) and writes
-evidence/kill-each.md; `test_killing` does it once to each role, on forked ranks, in CI.
-"""

@@ -1,0 +1,92 @@
+"""Every panel of every dashboard, on a real fleet that hangs, evicts and heals."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import requests
+
+from lightkeeper.trainer.demo import DemoFleet, parse, start_fleet, wait_until_whole
+from tests.dashboards import asked, contract
+from tests.prometheus.server import Prometheus, example_config, prometheus
+from tests.waiting import wait_for
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(330),
+    pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Prometheus"),
+]
+
+
+def metric_names(*bases: str) -> set[str]:
+    pages = [requests.get(f"{base}/metrics", timeout=5).text for base in bases]
+    lines = [line.split() for page in pages for line in page.splitlines()]
+    return {words[2] for words in lines if words[:2] == ["#", "TYPE"]}
+
+
+def happened(prom: Prometheus, answer: asked.PanelAnswer) -> bool:
+    """Whether a query of a panel has an answer, or had one at any second of ten minutes."""
+    if answer.series or answer.where.startswith("annotation "):
+        return True
+    past = f"count_over_time(({answer.expr})[600s:1s])"
+    return answer.found is not asked.Found.REFUSED and bool(prom.query(past))
+
+
+def ask_every_panel(prom: Prometheus, fleet: DemoFleet) -> None:
+    """After a hang that a person's pause held back for a while, an eviction and a heal: each query
+    of each dashboard. None fails, none was empty all the time.
+    """
+    token = fleet.token_file.read_text().strip()
+
+    def pause(method: str) -> None:
+        said = requests.request(
+            method,
+            f"{fleet.monitor_url}/v1/pause",
+            json={"reason": "panels", "hours": None, "author": "tests"},
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=5,
+        )
+        assert said.ok, said.text
+
+    pause("POST")
+    fleet.inject("hang", "rg_0.0")
+    prom.wait_for("lightkeeper_holding > 0", within_s=60)
+    pause("DELETE")
+    prom.wait_for("sum(lightkeeper_evictions_total) > 0", within_s=60)
+
+    def unanswered() -> set[str]:
+        answers = asked.ask_all(asked.Prometheus(prom.url), span_s=600, scrape_s=1)
+        return {f"{a.board}: {a.where}" for a in answers if not happened(prom, a)}
+
+    missing: set[str] = {"nobody was asked"}
+
+    def answered() -> bool:
+        missing.clear()
+        missing.update(unanswered())
+        return not missing
+
+    try:
+        wait_for(answered, within_s=120, what="every panel has data")
+    except AssertionError:
+        assert missing == set()
+        raise
+
+
+def test_no_panel_is_empty_and_both_pages_hold_what_the_catalogue_says(tmp_path: Path) -> None:
+    options = parse(["--groups", "2", "--fault", "hang"])
+    with (
+        start_fleet(options, tmp_path) as fleet,
+        prometheus(example_config(fleet.monitor_url)) as prom,
+    ):
+        wait_until_whole(fleet, lambda _snapshot, _what: None, 180)
+        urls = {rank["rank"]: rank["url"] for rank in fleet.monitor.snapshot()["ranks"]}
+        growing = "deriv(lightkeeper_rank_collective_enqueued[6s]) > 0"
+        prom.wait_for(f"count({growing}) == {len(urls)}", within_s=30)
+        ask_every_panel(prom, fleet)
+        wait_until_whole(fleet, lambda _snapshot, _what: None, 150)
+        # nothing else than the catalogue says, and what is never left out
+        pages = metric_names(fleet.monitor_url, urls["rg_1.0"])
+        assert pages - contract.FAMILIES == set()
+        assert contract.ALWAYS - pages == set()
