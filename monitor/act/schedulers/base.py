@@ -161,7 +161,7 @@ class Lost:
     fenced: Callable[[], bool]
     """True if its processes can enter no quorum any more, wherever they may still run."""
     down: Callable[[Host], None]
-    """To be called for a host that the scheduler holds to be down, before anything is forced.
+    """To be called for a host that is down or whose pod stands, before anything is ended.
     Raises `NotDone`: this monitor may not act any more (a pause, another monitor)."""
 
 

@@ -747,10 +747,14 @@ class Kubernetes(Scheduler):
         """Delete these pods, and wait until they are gone; returns what was done.
 
         Only a pod whose kubelet does not answer is deleted by force, and only if its processes can
-        enter no quorum: they may live on.
+        enter no quorum: they may live on. Where a whole pod stands, it is its host that is to blame:
+        the WorkerServer's process, too, answers nothing.
         """
         if not pods:
             return "its pods are gone"
+        if why.lost is not None:
+            for node in {pod.node for pod in pods}:
+                why.lost.down(Host(node))
         remaining = [pod for pod in pods if not self._delete(pod, _GRACE_S, deadline)]
         forced: dict[WantedPod, str] = {}
         while remaining := [pod for pod in remaining if self._look(pod, deadline) is not None]:
@@ -774,7 +778,7 @@ class Kubernetes(Scheduler):
         `forced` that it did, and what went wrong.
         """
         if lost is not None:
-            lost.down(Host(pod.node))
+            lost.down(Host(pod.node))  # may this monitor still act?
         if not self._options.force and (lost is None or not lost.fenced()):
             unfenced = f"{pod.node} is not Ready, and no gate refuses the group (or --kube-force)"
             return f"{unfenced}. {by_force(pod.namespace, pod.name, pod.node)}"
