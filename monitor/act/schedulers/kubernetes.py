@@ -747,8 +747,8 @@ class Kubernetes(Scheduler):
         """Delete these pods, and wait until they are gone; returns what was done.
 
         Only a pod whose kubelet does not answer is deleted by force, and only if its processes can
-        enter no quorum: they may live on. Where a whole pod stands, it is its host that is to blame:
-        the WorkerServer's process, too, answers nothing.
+        enter no quorum: they may live on. Where a whole pod stands, WorkerServer included, its host
+        is to blame.
         """
         if not pods:
             return "its pods are gone"
