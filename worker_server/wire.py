@@ -151,7 +151,7 @@ def split_rank_name(name: str) -> tuple[GroupName, int]:
     return GroupName(group), int(rank)
 
 
-def one_line(text: str) -> str:
+def printable_line(text: str) -> str:
     """A short text for a sentence: one line, without control characters."""
     plain = "".join(char if char.isprintable() else " " for char in text[:LINE_MAX_CHARS])
     return plain.strip() or "?"
@@ -210,7 +210,7 @@ class Tracer:
     """Its executable, such as `gdb`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", one_line(self.name))
+        object.__setattr__(self, "name", printable_line(self.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +224,8 @@ class Frame:
     line: Whole
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "function", one_line(self.function))
-        object.__setattr__(self, "file", one_line(self.file))
+        object.__setattr__(self, "function", printable_line(self.function))
+        object.__setattr__(self, "file", printable_line(self.file))
 
     def __str__(self) -> str:
         """`Deadlock.log_step (train.py:66)`."""
@@ -283,7 +283,7 @@ class Witness:
     def __post_init__(self) -> None:
         for name in ("call", "thread", "error"):
             if (text := getattr(self, name)) is not None:
-                object.__setattr__(self, name, one_line(text))
+                object.__setattr__(self, name, printable_line(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,10 +303,10 @@ class Ending:
     """What its host adds to the exception: `port 29500 is taken by python3 (pid 4711)`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sentence", one_line(self.sentence))
+        object.__setattr__(self, "sentence", printable_line(self.sentence))
         for name in ("exception", "detail"):
             if (text := getattr(self, name)) is not None:
-                object.__setattr__(self, name, one_line(text))
+                object.__setattr__(self, name, printable_line(text))
 
 
 class Process(Struct, frozen=True, gc=False):

@@ -63,7 +63,7 @@ from lightkeeper.worker_server.wire import (
     PATH_EVICT,
     Process,
     StateReport,
-    one_line,
+    printable_line,
 )
 
 log = logging.getLogger(__name__)
@@ -222,7 +222,7 @@ def eviction_words(status: int, said: Mapping[str, Any]) -> str:
     started = said.get("started_gone")
     with_own = f", with {started} of its own" if type(started) is int and started > 0 else ""
     way = said.get("way")
-    before = f"{one_line(way)[:200]}, then " if isinstance(way, str) and way else ""
+    before = f"{printable_line(way)[:200]}, then " if isinstance(way, str) and way else ""
     return f"{before}got {how} and is {'gone' if gone else 'not gone yet'}{with_own}"
 
 

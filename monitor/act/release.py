@@ -17,7 +17,7 @@ from lightkeeper.monitor.act.lighthouse import ANSWER_MAX_BYTES
 from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.model.eviction import Accused, Release
 from lightkeeper.monitor.model.names import RankName, group_of
-from lightkeeper.worker_server.wire import PATH_RELEASE, one_line
+from lightkeeper.worker_server.wire import PATH_RELEASE, printable_line
 
 _TIMEOUT_S: Final = 5.0
 """A rank looks for orders four times a second, and its WorkerServer waits 3 s for it."""
@@ -83,4 +83,4 @@ class Releaser:
         if answer.status != 200 or not said:
             return False, answer.summary
         ended = said.get("ended")
-        return type(ended) is int and ended > 0, one_line(str(said.get("said")))
+        return type(ended) is int and ended > 0, printable_line(str(said.get("said")))

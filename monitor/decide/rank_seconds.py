@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lightkeeper.monitor.model.incident import Incident, oldest_first
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, group_of
-from lightkeeper.monitor.model.observation import Observation, Snapshot, absent
+from lightkeeper.monitor.model.observation import Observation, Snapshot, missing_ranks
 from lightkeeper.monitor.model.verdict import RankHealth, Severity
 from lightkeeper.worker_server.wire import FINISHED_PHASE, LONG_PHASES, StepState
 
@@ -308,7 +308,7 @@ class RankSeconds:
     ) -> None:
         """Book ranks that left now, and those missing since a fault."""
         size = len(self._accounts)
-        for rank in absent(self._accounts, present):
+        for rank in missing_ranks(self._accounts, present):
             account = self._accounts.pop(rank)
             if (recovering := self._fell(account.group, stands)) is not None:
                 self._whole = max(self._whole, size)

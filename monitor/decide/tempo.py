@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from lightkeeper.monitor.model.names import GroupName, RankName
-from lightkeeper.monitor.model.observation import Snapshot, absent
+from lightkeeper.monitor.model.observation import Snapshot, missing_ranks
 from lightkeeper.monitor.model.run import TrendPoint
 from lightkeeper.worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState
 
@@ -106,7 +106,7 @@ class TempoBook:
     def push(self, snapshot: Snapshot) -> Mapping[RankName, Tempo]:
         """The tempo of every rank that moved within the window."""
         now_s, ranks = snapshot.now_s, self._ranks
-        if departed := absent(ranks, snapshot.by_rank):
+        if departed := missing_ranks(ranks, snapshot.by_rank):
             for rank in departed:
                 del ranks[rank]
             groups = {seen.identity.group for seen in snapshot.observations}

@@ -56,7 +56,7 @@ from lightkeeper.monitor.model.observation import (
     Observation,
     Snapshot,
     Unreachable,
-    absent,
+    missing_ranks,
     stopped,
 )
 from lightkeeper.monitor.model.quarantine import HostRecord
@@ -237,10 +237,10 @@ class DepartureBook:
     def push(self, snapshot: Snapshot) -> tuple[Departure, ...]:
         """Ranks that are no longer registered, by name."""
         now_s, present = snapshot.now_s, snapshot.by_rank
-        for rank in absent(self._before, present):
+        for rank in missing_ranks(self._before, present):
             if (last := self._last_report(rank)) is not None:
                 self._gone[rank] = departure_of(*last)
-        unheard = absent(present, snapshot.reports)
+        unheard = missing_ranks(present, snapshot.reports)
         self._silent = {r: last for r in unheard if (last := self._last_report(r)) is not None}
         self._before, self._before_s = present, now_s
         for seen in snapshot.observations if self._gone else ():

@@ -58,7 +58,7 @@ from lightkeeper.monitor.detect.wording import (
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.verdict import TAKEN, Confidence, Kind, RankStanding, Verdict
 from lightkeeper.monitor.model.wording import does, listed, plural, seconds
-from lightkeeper.worker_server.wire import ACROSS, RingEntry, Testimony, Weight, one_line
+from lightkeeper.worker_server.wire import ACROSS, RingEntry, Testimony, Weight, printable_line
 
 _SHOWN: Final = 8
 _SEEN_LATE_S: Final = 1.0
@@ -850,7 +850,7 @@ def _as_told(history: History, verdict: Verdict, seen: str = "") -> Verdict:
     if said is None or verdict.kind is not Kind.DEAD or own:
         return verdict
     head = _parted(history, verdict, said)
-    witness = {TAKEN if taken else "scheduler": one_line(f"{said.witness}: {said.text}")}
+    witness = {TAKEN if taken else "scheduler": printable_line(f"{said.witness}: {said.text}")}
     verdict = replace(
         verdict,
         reason=f"{head}; {verdict.reason if gone else seen}",

@@ -22,7 +22,7 @@ from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.model.names import Host, RankName
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
 from lightkeeper.monitor.model.wording import rfc3339
-from lightkeeper.worker_server.wire import Testimony, Weight, one_line
+from lightkeeper.worker_server.wire import Testimony, Weight, printable_line
 
 _BEFORE_S: Final = 300.0
 _AFTER_S: Final = 120.0
@@ -98,7 +98,7 @@ def _about(rows: Iterable[Heard], since_s: float, now_s: float) -> tuple[Heard, 
 
 def _spared(verdict: Verdict, notice: Heard) -> Verdict:
     host, row = notice
-    text, witness = one_line(row.text), one_line(row.witness)
+    text, witness = printable_line(row.text), printable_line(row.witness)
     said = f"{host} is leaving the job: {text} ({witness}), so nobody is accused"
     return replace(
         verdict,
@@ -168,5 +168,5 @@ def _evidence(rows: Iterable[Heard], now_s: float | None = None) -> str:
         at = ""
         if now_s is not None and row.weight is Weight.BROKEN:
             at = f", {rfc3339(now_s - row.for_s)[11:19]} UTC"
-        said.append(f"{host}: {one_line(row.text)} ({one_line(row.witness)}{at})")
+        said.append(f"{host}: {printable_line(row.text)} ({printable_line(row.witness)}{at})")
     return "; ".join(said)

@@ -31,7 +31,7 @@ from lightkeeper.worker_server.wire import (
     Trouble,
     Weight,
     Witness,
-    one_line,
+    printable_line,
 )
 
 # -- sentence ----------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ _NOTICED_S: Final = 75.0
 
 def scheduler_says(who: str, hosts: str, said: Testimony, silent_s: float, now_s: float) -> str:
     """`rg_0 on node-b was preempted: ... (Kubernetes, at 14:05:11 UTC)`: what a scheduler says."""
-    text, witness = one_line(said.text), one_line(said.witness)
+    text, witness = printable_line(said.text), printable_line(said.witness)
     if said.code == "runs":
         if silent_s < _NOTICED_S:
             return (

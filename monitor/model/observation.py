@@ -256,7 +256,9 @@ class Snapshot:
         }
 
 
-def absent(before: Mapping[RankName, object], now: Mapping[RankName, object]) -> Set[RankName]:
+def missing_ranks(
+    before: Mapping[RankName, object], now: Mapping[RankName, object]
+) -> Set[RankName]:
     """Ranks that are known and not here: in most ticks none, and then both have the same order."""
     if len(before) == len(now) and all(map(is_, before, now)):
         return frozenset()

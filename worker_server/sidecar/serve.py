@@ -282,14 +282,14 @@ class Registrar(threading.Thread):
             return
         refuses = (_REFUSED <= status < _BROKEN or status == _FULL) and not answer.get("soon")
         if refuses and isinstance(error, str) and refused is None:
-            self._refusal = wire.one_line(error).rstrip(".")
+            self._refusal = wire.printable_line(error).rstrip(".")
         if type(renew_s) in (int, float) and 0 <= renew_s <= _RENEW_MOST_S:
             self._renew_s = renew_s
         if isinstance(asks_again, bool):
             self._endpoint.allow(asks_again)
         renamed = self._identity.launched_as is not None
         if renamed and refused == self._identity.group:
-            self._endpoint.refuse(refused, wire.one_line(str(error)))
+            self._endpoint.refuse(refused, wire.printable_line(str(error)))
         elif not renamed and isinstance(known_as, str):
             self._endpoint.know_as(known_as)
 
