@@ -58,7 +58,9 @@ def test_training_goes_on_and_the_killed_one_comes_back(bench: Bench, name: str)
     assert row["others_left"] == []
     assert (row["evicted"], _fired(row)) == ([], [])
     if hit is None:
-        assert row["also_replaced"] == []
+        # the witnesses are a child of one of the host's WorkerServers, whichever came first
+        along = {"witnesses"} if name.startswith("sidecar") else set()
+        assert set(row["also_replaced"]) <= along
     steps = bench.steps.read()
     assert measure.steps_lost(steps) == []
     assert measure.unequal(steps) == []

@@ -66,7 +66,7 @@ def lay(fuse: Fuse) -> None:
 
     def write_around(self: Database, batch: Any, fence: Any) -> Any:
         kinds = {table for table, _ in batch}
-        fuse.lit = fuse.lit or any(("action", "evict") in key for _, key in batch)
+        fuse.lit = fuse.lit or any(key.endswith(" evict") for _, key in batch)
         return wrapped(fuse, write, f"write of {', '.join(sorted(kinds))}")(self, batch, fence)
 
     async def fetch_around(self: Fetcher, question: Any) -> Any:
