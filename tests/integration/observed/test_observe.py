@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ def over(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Two, dict[s
     with ExitStack() as stack:
         two = both(tmp_path_factory.mktemp("observe"), stack)
         pair = (two.observed, two.alone)
-        client = stack.enter_context(closing(two.observed.client()))
+        client = two.observed.client()
         for fleet in pair:
             fleet.ready()
         wait_for(

@@ -24,7 +24,8 @@ DENIED = {"scope": "replica", "name": "rg_9:a", "reason": "hang of rg_9.0 on hos
 
 @pytest.fixture
 def rig() -> Iterator[tuple[Lighthouse, Gate]]:
-    lighthouse = Lighthouse(free_port(), heartbeat_timeout_ms=5000)
+    # longer than a gate takes to start beside other tests: whose heartbeat is older is left out
+    lighthouse = Lighthouse(free_port(), heartbeat_timeout_ms=15_000)
     gate = Gate(lighthouse.url, free_port(), free_port())
     with running(lighthouse, gate):
         yield lighthouse, gate
