@@ -155,7 +155,7 @@ _ended = False
 _hooked = False
 _crash_fd: int | None = None
 _stands_in = False
-"""Whether SIGTERM has a handler of ours."""
+"""True if SIGTERM has a handler of ours."""
 _kept: str | None = None
 """The first error that TorchFT hid from the program since it last asked for a quorum."""
 
@@ -237,8 +237,10 @@ def stand_in(part: Callable[[], None]) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop(threading.get_ident()))
 
     def unblock_child() -> None:
-        stand_down()
-        unblock()
+        try:
+            stand_down()
+        finally:
+            unblock()
 
     os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=unblock_child)
     threading.Thread(target=end, name="lightkeeper-sigterm", daemon=True).start()
