@@ -102,7 +102,7 @@ kubernetes: setup  ## the examples on a real Kubernetes of this machine; rollout
 	LIGHTKEEPER_COMMAND="make kubernetes" $(BIN)/python -m tests.kubernetes $(ARGS)
 
 cuts: setup  ## 200 cuts between real managers and their gate or Lighthouse, at random moments (7 minutes; ARGS="--way lighthouse")
-	$(BIN)/python -m tests.monitor.gate.cuts $(ARGS)
+	$(BIN)/python -m tests.gate.cuts $(ARGS)
 
 matrix-versions: setup  ## the tests that versions can break on {torch 2.13, 2.15} x {TorchFT 0.2.0, nightly}, in venvs outside of the tree; writes docs/versions.md (hours, 12 GB; ARGS="--torch 2.15.0")
 	$(BIN)/python -m experiments.versions $(ARGS)

@@ -54,9 +54,9 @@ from lightkeeper.monitor.model.names import GroupName
 from lightkeeper.monitor.model.observation import LighthouseAway
 from lightkeeper.monitor.rulebook import Rulebook, standing
 from lightkeeper.monitor.show import metrics as page_metrics
-from lightkeeper.monitor.show.answers import AppContext
 from lightkeeper.monitor.show.metrics import Bounds, ViewCollector
-from lightkeeper.monitor.show.server import (
+from lightkeeper.monitor.show.web.answers import AppContext
+from lightkeeper.monitor.show.web.server import (
     FEW_FILES,
     ServeError,
     Server,
@@ -65,7 +65,7 @@ from lightkeeper.monitor.show.server import (
     is_loopback,
     parse_bind,
 )
-from lightkeeper.monitor.show.stacks import StacksReader
+from lightkeeper.monitor.show.web.stacks import StacksReader
 from lightkeeper.monitor.store.lease import Lease, LeaseStanding, process_name
 from lightkeeper.monitor.store.place import StoreError, StorePlace
 from lightkeeper.monitor.store.store import Store

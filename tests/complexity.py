@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
-PRODUCT: Final = ("lightkeeper", "monitor", "worker_server", "trainer", "dashboards")
+PRODUCT: Final = ("lightkeeper", "gate", "monitor", "worker_server", "trainer", "dashboards")
 MOST: Final = 15
 OVER: Final[Mapping[str, int]] = {
     "monitor/act/poller.py:Poller._observe": 19,

@@ -49,9 +49,9 @@ TOGETHER: Final = {
     "installed": ("tests/lightkeeper/test_installed.py",),  # environments with the wheel
     # each of these files has processes, or what one has made, that its tests share
     "gate": (
-        "tests/monitor/gate/test_gate_process.py",
-        "tests/monitor/gate/test_fire_process.py",
-        "tests/monitor/gate/test_overlap_process.py",
+        "tests/gate/test_gate_process.py",
+        "tests/gate/test_fire_process.py",
+        "tests/gate/test_overlap_process.py",
     ),
     "bounds": ("tests/monitor/show/test_bounds.py",),
     # they look for processes by a name that all of them use

@@ -5,7 +5,7 @@ from graphlib import CycleError, TopologicalSorter
 import grimp
 import pytest
 
-PACKAGES = ("lightkeeper", "monitor", "worker_server", "trainer", "dashboards")
+PACKAGES = ("lightkeeper", "gate", "monitor", "worker_server", "trainer", "dashboards")
 
 
 def circle_of(imports: dict[str, set[str]]) -> list[str] | None:

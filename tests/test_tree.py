@@ -17,7 +17,7 @@ def test_each_folder_of_the_monitors_tests_is_a_folder_or_a_file_of_the_monitor(
     assert subject.is_dir() or subject.with_suffix(".py").is_file()
 
 
-PRODUCT = ("monitor", "worker_server", "trainer", "dashboards")
+PRODUCT = ("gate", "monitor", "worker_server", "trainer", "dashboards")
 SHARED = {
     "main": "of a command: `python -m` runs it",
     "install": "of a hook: the attach calls one after the other",

@@ -15,11 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from lightkeeper.monitor.act.http import NO_GROUP, Fetcher, FetchError, Question
-from lightkeeper.monitor.act.quarantine import Quarantine
-from lightkeeper.monitor.background import BackgroundWorker
-from lightkeeper.monitor.clock import Clock
-from lightkeeper.monitor.gate.denylist import (
+from lightkeeper.gate.denylist import (
     DENIALS_MAX,
     IDS_MAX,
     NAME_MAX,
@@ -30,6 +26,10 @@ from lightkeeper.monitor.gate.denylist import (
     GateView,
     denials_json,
 )
+from lightkeeper.monitor.act.http import NO_GROUP, Fetcher, FetchError, Question
+from lightkeeper.monitor.act.quarantine import Quarantine
+from lightkeeper.monitor.background import BackgroundWorker
+from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.model.eviction import ASKING, Eviction, QuarantineEntry
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from lightkeeper.monitor.model.observation import Observation

@@ -39,7 +39,7 @@ from lightkeeper.monitor.commands.command import (
 from lightkeeper.monitor.commands.printing import show_checks
 from lightkeeper.monitor.model.names import Host, RankName, shown_url
 from lightkeeper.monitor.model.verdict import Severity
-from lightkeeper.monitor.show.server import is_loopback
+from lightkeeper.monitor.show.web.server import is_loopback
 
 # -- messages ----------------------------------------------------------------------------------
 

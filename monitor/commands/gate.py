@@ -55,9 +55,9 @@ def gate(
         curl http://127.0.0.1:8471/v1/gate
       another version, without a lost step: start it beside the one that runs, with the same options
     """
-    from lightkeeper.monitor.gate.listener import GateOptions  # noqa: PLC0415 - aiohttp is slow
-    from lightkeeper.monitor.gate.overlap import PredecessorError  # noqa: PLC0415
-    from lightkeeper.monitor.gate.serve import run  # noqa: PLC0415
+    from lightkeeper.gate.listener import GateOptions  # noqa: PLC0415 - aiohttp is slow
+    from lightkeeper.gate.overlap import PredecessorError  # noqa: PLC0415
+    from lightkeeper.gate.serve import run  # noqa: PLC0415
 
     log_to_stderr(logging.INFO if verbose else logging.WARNING)
     log.setLevel(logging.INFO)

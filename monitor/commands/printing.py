@@ -21,7 +21,7 @@ from rich.text import Text
 
 from lightkeeper.monitor.commands.command import CommandError
 from lightkeeper.monitor.model.units import clean, utc
-from lightkeeper.monitor.show.terminal import Column, table
+from lightkeeper.monitor.show.terminal.tables import Column, table
 from lightkeeper.worker_server.plain_text import escaped
 
 _STYLES: Final = {

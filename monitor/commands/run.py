@@ -49,7 +49,7 @@ from lightkeeper.monitor.service import (
     reach,
 )
 from lightkeeper.monitor.show.metrics import GROUP_SERIES, RANK_SERIES, Bounds
-from lightkeeper.monitor.show.server import is_loopback, parse_bind
+from lightkeeper.monitor.show.web.server import is_loopback, parse_bind
 from lightkeeper.monitor.store.place import StoreError, StorePlace, parse_place
 from lightkeeper.worker_server import home
 from lightkeeper.worker_server.plain_text import log_to_stderr

@@ -21,7 +21,7 @@ from lightkeeper.monitor.commands.command import (
     option,
 )
 from lightkeeper.monitor.commands.printing import show_live
-from lightkeeper.monitor.show.terminal import GROUP_ORDERS, RANK_ORDERS
+from lightkeeper.monitor.show.terminal.tables import GROUP_ORDERS, RANK_ORDERS
 
 # -- `lightkeeper get ranks`, `groups` and `hosts`: all, or those that pass the filters ------------
 

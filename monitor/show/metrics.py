@@ -22,11 +22,11 @@ from typing import Final, TypeVar
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from lightkeeper.gate.denylist import DenialScope, GateView
 from lightkeeper.monitor.act.gate import Gatekeeper
 from lightkeeper.monitor.decide.tempo import Tempo
 from lightkeeper.monitor.decide.view import GroupView, View
 from lightkeeper.monitor.detect.self_health import Condition
-from lightkeeper.monitor.gate.denylist import DenialScope, GateView
 from lightkeeper.monitor.metric import (
     ALONE,
     EVICTIONS,

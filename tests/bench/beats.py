@@ -13,9 +13,9 @@ import time
 from typing import cast
 from urllib.parse import urlsplit
 
-from lightkeeper.monitor.gate import http2
-from lightkeeper.monitor.gate.http2 import FrameReader
-from lightkeeper.monitor.gate.messages import HEARTBEAT_PATH, encode_headers
+from lightkeeper.gate import http2
+from lightkeeper.gate.http2 import FrameReader
+from lightkeeper.gate.messages import HEARTBEAT_PATH, encode_headers
 
 WARM_S = 1.0
 

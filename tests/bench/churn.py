@@ -14,7 +14,7 @@ import sys
 from socket import SO_LINGER, SOL_SOCKET
 from urllib.parse import urlsplit
 
-from lightkeeper.monitor.gate import http2
+from lightkeeper.gate import http2
 from tests.bench.beats import Manager
 
 ROUND_S = 20.0

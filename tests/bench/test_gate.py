@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.monitor.gate.groups import Gate, Lighthouse, running
+from tests.gate.groups import Gate, Lighthouse, running
 from tests.ports import free_port
 from tests.waiting import wait_for
 

@@ -20,9 +20,9 @@ from werkzeug.exceptions import MethodNotAllowed, NotFound
 from werkzeug.routing import Map, Rule
 
 from lightkeeper.monitor.cli import Elsewhere, Ours, cli
-from lightkeeper.monitor.show.changing import changing
-from lightkeeper.monitor.show.paging import incident_pages, paging
-from lightkeeper.monitor.show.reading import passing, reading
+from lightkeeper.monitor.show.web.changing import changing
+from lightkeeper.monitor.show.web.paging import incident_pages, paging
+from lightkeeper.monitor.show.web.reading import passing, reading
 from lightkeeper.worker_server.sidecar.app import ENDPOINTS
 from tests.docs.pages import ROOT
 from tests.docs.shell import Command
@@ -212,7 +212,16 @@ def nested(words: list[str]) -> None:
 
 
 OURS = frozenset(
-    {"lightkeeper", "monitor", "worker_server", "trainer", "dashboards", "tests", "experiments"}
+    {
+        "lightkeeper",
+        "gate",
+        "monitor",
+        "worker_server",
+        "trainer",
+        "dashboards",
+        "tests",
+        "experiments",
+    }
 )
 
 
@@ -316,7 +325,7 @@ def named_variables(text: str) -> list[str]:
     return _VARIABLE.findall(text)
 
 
-_FOLDERS = ("docs/", "evidence/", "examples/", "dashboards/", "experiments/", "monitor/", "tests/",
+_FOLDERS = ("docs/", "evidence/", "examples/", "dashboards/", "experiments/", "gate/", "monitor/", "tests/",
             "trainer/", "worker_server/", "lightkeeper/")  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from lightkeeper.monitor.detect.self_health import Condition
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Guard, Rung
 from lightkeeper.monitor.model.verdict import FAULTS, RankHealth, Severity
-from lightkeeper.monitor.show.status import WORDS
+from lightkeeper.monitor.show.terminal.status import WORDS
 from lightkeeper.worker_server.rank.identity import LAUNCHERS
 from lightkeeper.worker_server.sidecar.app import ENDPOINTS
 from tests.docs import known

@@ -12,7 +12,7 @@ import pytest
 from tests.docs.pages import ROOT
 from tests.docs.test_style import banned
 
-PRODUCT = ("monitor", "worker_server", "trainer", "dashboards", "lightkeeper")
+PRODUCT = ("gate", "monitor", "worker_server", "trainer", "dashboards", "lightkeeper")
 TESTS = pytest.param("tests", marks=pytest.mark.integration)  # 2 s to parse, the product 1 s
 SAY_NOTHING = {"one", "found", "told", "known"}
 

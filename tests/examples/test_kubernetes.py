@@ -457,7 +457,11 @@ def test_monitor_and_gate_understand_their_arguments(fleet):
 
 
 def test_every_variable_that_is_set_is_one_that_is_read(fleet):
-    files = [path for name in ("worker_server", "monitor") for path in (ROOT / name).rglob("*.py")]
+    files = [
+        path
+        for name in ("worker_server", "monitor", "gate")
+        for path in (ROOT / name).rglob("*.py")
+    ]
     sources = "\n".join(path.read_text() for path in files)
     variables = {variable["name"] for pod in groups(fleet) for variable in container_of(pod)["env"]}
     for namespace in ("train", "lightkeeper"):

@@ -15,18 +15,18 @@ from typing import Final
 
 import h2.exceptions
 
-from lightkeeper.monitor.gate import http2
-from lightkeeper.monitor.gate.denylist import parse_denials
-from lightkeeper.monitor.gate.messages import (
+from lightkeeper.gate import http2
+from lightkeeper.gate.denylist import parse_denials
+from lightkeeper.gate.messages import (
     HEARTBEAT_PATH,
     QUORUM_PATH,
     encode_headers,
     read_heartbeat,
     read_quorum_request,
 )
-from lightkeeper.monitor.gate.proxy import KEPT_MAX
+from lightkeeper.gate.proxy import KEPT_MAX
 from tests.fuzz.games import spoilt
-from tests.monitor.gate.wires import Bench, bench, field, grpc, heartbeat, quorum, varint
+from tests.gate.wires import Bench, bench, field, grpc, heartbeat, quorum, varint
 
 ODD_NUMBERS: Final = (0, 1, 2, 3, 5, 127, 128, 255, 16_384, 65_535, 2**31 - 1, 2**31, 2**32 - 1)
 ODD_VALUES: Final = (

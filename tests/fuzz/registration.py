@@ -31,7 +31,7 @@ from lightkeeper.monitor.act.targets import Registry, target_from_json
 from lightkeeper.monitor.metric import Filled
 from lightkeeper.monitor.model.eviction import QuarantineEntry
 from lightkeeper.monitor.show import metrics as page_metrics
-from lightkeeper.monitor.show.server import create_app, is_here
+from lightkeeper.monitor.show.web.server import create_app, is_here
 from lightkeeper.worker_server.wire import Process, StateReport
 from tests.fuzz.games import NUMBERS, ODD, RAW, TEXTS
 from tests.monitor.api import app_context

@@ -39,7 +39,7 @@ from lightkeeper.monitor.model.observation import (
     with_pauses,
 )
 from lightkeeper.monitor.show.metrics import ViewCollector
-from lightkeeper.monitor.show.server import create_app
+from lightkeeper.monitor.show.web.server import create_app
 from lightkeeper.worker_server import wire
 from tests.fuzz.games import NUMBERS, ODD, RAW, TEXTS, places
 from tests.monitor.api import app_context

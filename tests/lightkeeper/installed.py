@@ -15,7 +15,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-OURS = ("dashboards", "monitor", "trainer", "worker_server")
+OURS = ("dashboards", "gate", "monitor", "trainer", "worker_server")
 _HERE = Path(sysconfig.get_paths()["purelib"])
 
 

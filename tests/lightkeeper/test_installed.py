@@ -89,7 +89,7 @@ def test_each_wheel_holds_its_own_below_the_one_name_with_its_files(wheel, sides
     manual = [name for name in contents[0] if name.startswith("lightkeeper/docs/")]
     assert manual == ["lightkeeper/docs/on-call.md"]  # what /runbooks shows
     assert held[1:] == [{"lightkeeper/trainer"}, {"lightkeeper/dashboards"}]
-    for kind in ("monitor/show/templates/", "monitor/show/static/", "dashboards/grafana/"):
+    for kind in ("monitor/show/templates/", "monitor/show/web/static/", "dashboards/grafana/"):
         assert any(
             name.startswith(f"lightkeeper/{kind}") for names in contents for name in names
         ), kind

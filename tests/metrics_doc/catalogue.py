@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from lightkeeper.monitor.gate.proxy import Proxy
-from lightkeeper.monitor.gate.serve import GateCollector
+from lightkeeper.gate.proxy import Proxy
+from lightkeeper.gate.serve import GateCollector
 from lightkeeper.monitor.metric import Definition
 from tests.metrics_doc.monitors import CATALOGUE
 from tests.metrics_doc.notes import GATE, RANK

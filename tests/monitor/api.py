@@ -21,8 +21,8 @@ from lightkeeper.monitor.model.escalation import Timeouts
 from lightkeeper.monitor.model.observation import Snapshot
 from lightkeeper.monitor.rulebook import standing
 from lightkeeper.monitor.service import Options, Service
-from lightkeeper.monitor.show.answers import AppContext
-from lightkeeper.monitor.show.server import create_app
+from lightkeeper.monitor.show.web.answers import AppContext
+from lightkeeper.monitor.show.web.server import create_app
 from lightkeeper.worker_server.wire import to_json
 from tests.monitor.act.evictions import BRISK
 from tests.monitor.doubles import HandClock, Memory

@@ -18,9 +18,9 @@ from lightkeeper.monitor.model.observation import (
     Snapshot,
 )
 from lightkeeper.monitor.model.verdict import RankHealth
-from lightkeeper.monitor.show.answers import dump
-from lightkeeper.monitor.show.server import create_app
-from lightkeeper.monitor.show.status import status_to_json
+from lightkeeper.monitor.show.terminal.status import status_to_json
+from lightkeeper.monitor.show.web.answers import dump
+from lightkeeper.monitor.show.web.server import create_app
 from lightkeeper.worker_server.wire import Registration, StepState
 from tests.changed import replace
 from tests.http_server import FakeServer, Handler

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import grpc
 
-from tests.monitor.gate.wires import field
+from tests.gate.wires import field
 from tests.waiting import wait_for
 
 _RUN = """

@@ -11,7 +11,7 @@ from lightkeeper.monitor.act.http import Fetcher, Tokens
 from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.model.names import GroupName, IncidentId
-from lightkeeper.monitor.show.server import Server, create_app
+from lightkeeper.monitor.show.web.server import Server, create_app
 from lightkeeper.worker_server.wire import Registration
 from tests.monitor.api import app_context
 from tests.monitor.doubles import HandClock

@@ -12,8 +12,8 @@ from lightkeeper.monitor.act.bundles import BundleDir
 from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.incident import BundleView, State, Transition
-from lightkeeper.monitor.show.incident_page import BundleStacks
-from lightkeeper.monitor.show.stacks import StacksReader
+from lightkeeper.monitor.show.web.incident_page import BundleStacks
+from lightkeeper.monitor.show.web.stacks import StacksReader
 from tests.monitor.act.evidence.scene import REAL
 from tests.monitor.decide.scene import EVICTION, ID, MARKS, ROWS, hang
 from tests.monitor.fakes import wait_until

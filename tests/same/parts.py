@@ -38,7 +38,7 @@ from tests.waiting import wait_for
 ROOT: Final = Path(__file__).parents[2]
 _DATA: Final = (ROOT / "../shared/data", Path("/work/shared/data"))
 SHARED: Final = next((path for path in _DATA if path.exists()), None)
-PRODUCT: Final = ("worker_server", "monitor", "trainer", "dashboards")
+PRODUCT: Final = ("gate", "worker_server", "monitor", "trainer", "dashboards")
 CLEAN: Final = {
     **{k: v for k, v in os.environ.items() if not (v and k.startswith(("LIGHTKEEPER", "TORCHFT")))},
     "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", "TZ": "UTC", "COLUMNS": "120", "HOME": "/root",

@@ -23,7 +23,7 @@ from lightkeeper.monitor.cli import main
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.observation import Pause
-from lightkeeper.monitor.show.server import create_app
+from lightkeeper.monitor.show.web.server import create_app
 from lightkeeper.worker_server import doctor, wire
 from lightkeeper.worker_server.plain_text import escaped_body
 from lightkeeper.worker_server.rank import admission
@@ -258,7 +258,9 @@ def test_doctor_prints_no_word_of_others_as_it_is(capsys) -> None:
 def test_every_log_is_written_by_the_formatter_that_escapes() -> None:
     """A handler that a new process sets up itself would not."""
     made = re.compile(r"logging\.(basicConfig|StreamHandler|FileHandler|handlers\.\w+)\(")
-    files = [p for part in ("worker_server", "monitor") for p in (ROOT / part).rglob("*.py")]
+    files = [
+        p for part in ("worker_server", "monitor", "gate") for p in (ROOT / part).rglob("*.py")
+    ]
     texts = {path.relative_to(ROOT): path.read_text() for path in files}
     where = {str(path) for path, text in texts.items() if made.search(text)}
     assert where == {"worker_server/plain_text.py", "worker_server/sidecar/serve.py"}

@@ -93,12 +93,12 @@ def test_a_redirect_is_not_followed(servers) -> None:
 # -- everything that sends the token ---------------------------------------------------------------
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("lightkeeper", "worker_server", "monitor", "dashboards", "trainer")
+PARTS = ("lightkeeper", "worker_server", "gate", "monitor", "dashboards", "trainer")
 OPENS = {
     "worker_server/home.py": {"requests.Session"},
     "monitor/act/http.py": {"aiohttp.ClientSession"},
-    "monitor/gate/overlap.py": {"http.client.HTTPConnection"},  # another gate
-    "monitor/gate/serve.py": {"aiohttp.ClientSession"},  # the same
+    "gate/overlap.py": {"http.client.HTTPConnection"},  # another gate
+    "gate/serve.py": {"aiohttp.ClientSession"},  # the same
     "worker_server/sidecar/serve.py": {"http.client.HTTPConnection", "http.client.HTTPSConnection"},
     # these send no token of ours
     "worker_server/rank/admission.py": {
@@ -118,7 +118,7 @@ CLIENTS = {
 SENDS = {
     "worker_server/doctor.py", "worker_server/sidecar/serve.py", "monitor/commands/ask.py",
     "monitor/act/http.py", "monitor/act/notices.py", "monitor/act/prometheus.py",
-    "monitor/gate/overlap.py",
+    "gate/overlap.py",
 }  # fmt: skip
 """Files that set an Authorization header; notices and Prometheus have their own."""
 

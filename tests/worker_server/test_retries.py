@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from lightkeeper.monitor.gate.listener import NewClient
+from lightkeeper.gate.listener import NewClient
 from lightkeeper.worker_server import __main__ as run
 from lightkeeper.worker_server.rank import retries
 from lightkeeper.worker_server.rank.admission import options

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightkeeper.gate.denylist import Denial, DenialScope, denials_json, parse_denials
 from lightkeeper.monitor.act.gate import LASTS_S, LINGER_S, ReplicaHosts, deny_list
-from lightkeeper.monitor.gate.denylist import Denial, DenialScope, denials_json, parse_denials
 from lightkeeper.monitor.model.eviction import Eviction, QuarantineEntry, Rung, RungOutcome
 from lightkeeper.monitor.model.eviction import Scope as QuarantineScope
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, ReplicaId

@@ -35,9 +35,9 @@ from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankNam
 from lightkeeper.monitor.model.observation import LighthouseView
 from lightkeeper.worker_server.wire import PATH_STATE, Registration, parse_state
 from tests.changed import replace
+from tests.gate.groups import Gate as RealGate
 from tests.monitor.act.evictions import outcome
 from tests.monitor.doubles import Memory
-from tests.monitor.gate.groups import Gate as RealGate
 from tests.monitor.lighthouses import Groups, installations, lighthouse_process
 from tests.ports import free_port
 from tests.waiting import wait_for

@@ -16,7 +16,7 @@ from lightkeeper.monitor import show
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.service import Options, Service, StartError
-from lightkeeper.monitor.show import reading
+from lightkeeper.monitor.show.web import reading
 from lightkeeper.worker_server.wire import to_json
 from tests.http_server import Hang
 from tests.monitor.act.gates import FakeGate
@@ -24,7 +24,7 @@ from tests.monitor.api import TOKEN, Api, options
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, identity, page, wait_until
 from tests.monitor.store.test_store import full_disk
 
-STATIC = Path(show.__file__).parent / "static"
+STATIC = Path(show.__file__).parent / "web/static"
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from lightkeeper.monitor.decide.tempo import EVERY_S, KEPT, TrendBook
 from lightkeeper.monitor.model.run import TrendPoint
-from lightkeeper.monitor.show.pages import pace_line
+from lightkeeper.monitor.show.web.pages import pace_line
 from tests.changed import replace
 from tests.page.views import NOW_S, crowd
 

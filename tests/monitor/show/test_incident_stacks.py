@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from concurrent.futures import ThreadPoolExecutor
 
-from lightkeeper.monitor.show.stacks import RankStacks, by_moment
+from lightkeeper.monitor.show.web.stacks import RankStacks, by_moment
 from lightkeeper.worker_server.rank.last_words import stacks_text
 
 

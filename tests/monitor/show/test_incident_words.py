@@ -14,7 +14,7 @@ from lightkeeper.monitor.model.incident import State, Training
 from lightkeeper.monitor.model.observation import LighthouseAway, Snapshot
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Severity
 from lightkeeper.monitor.model.wording import title_of
-from lightkeeper.monitor.show.incident_page import (
+from lightkeeper.monitor.show.web.incident_page import (
     five_facts,
     incident_page,
     incident_text,

@@ -11,10 +11,10 @@ from functools import partial
 
 import pytest
 
-from lightkeeper.monitor.show import answers as making
-from lightkeeper.monitor.show.answers import Latest, dump
-from lightkeeper.monitor.show.pages import FLEET, Context, FleetIndex, Page, PagePlace
-from lightkeeper.monitor.show.paging import make
+from lightkeeper.monitor.show.web import answers as making
+from lightkeeper.monitor.show.web.answers import Latest, dump
+from lightkeeper.monitor.show.web.pages import FLEET, Context, FleetIndex, Page, PagePlace
+from lightkeeper.monitor.show.web.paging import make
 from tests.page.views import crowd
 
 HERE = PagePlace(FLEET)

@@ -16,8 +16,9 @@ from lightkeeper.monitor.model.quarantine import HostRecord
 from lightkeeper.monitor.model.run import TrendPoint
 from lightkeeper.monitor.model.units import natural, span
 from lightkeeper.monitor.model.verdict import RankHealth
-from lightkeeper.monitor.show import pages
-from lightkeeper.monitor.show.pages import (
+from lightkeeper.monitor.show.templating import attributes, environment
+from lightkeeper.monitor.show.web import pages
+from lightkeeper.monitor.show.web.pages import (
     CELLS,
     FLEET,
     GROUPS,
@@ -28,8 +29,7 @@ from lightkeeper.monitor.show.pages import (
     FleetIndex,
     PagePlace,
 )
-from lightkeeper.monitor.show.paging import make
-from lightkeeper.monitor.show.templating import attributes, environment
+from lightkeeper.monitor.show.web.paging import make
 from lightkeeper.monitor.store.lease import LeaseStanding
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.wire import Connection, Trouble

@@ -8,7 +8,7 @@ import pytest
 import requests
 
 from lightkeeper.monitor.model.verdict import RankHealth
-from lightkeeper.monitor.show import answers, paging
+from lightkeeper.monitor.show.web import answers, paging
 from tests.changed import replace
 from tests.monitor.decide.scene import hang
 from tests.page.serving import Stage

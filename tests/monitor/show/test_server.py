@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from flask import Flask
 
-from lightkeeper.monitor.show.server import ServeError, Server
+from lightkeeper.monitor.show.web.server import ServeError, Server
 
 CROWD = 1300
 

@@ -14,9 +14,9 @@ import pytest
 from lightkeeper.monitor.act.bundles import BundleDir
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.names import IncidentId
-from lightkeeper.monitor.show import stacks as stacks_module
-from lightkeeper.monitor.show.incident_page import BundleStacks
-from lightkeeper.monitor.show.stacks import StacksReader
+from lightkeeper.monitor.show.web import stacks as stacks_module
+from lightkeeper.monitor.show.web.incident_page import BundleStacks
+from lightkeeper.monitor.show.web.stacks import StacksReader
 from tests.monitor.act.evidence.scene import REAL
 
 ID = IncidentId("inc-1")

@@ -20,9 +20,9 @@ from lightkeeper.monitor.model.observation import (
     Unreachable,
 )
 from lightkeeper.monitor.model.verdict import Confidence, Kind
-from lightkeeper.monitor.show.status import screen as text_of
-from lightkeeper.monitor.show.status import training
-from lightkeeper.monitor.show.terminal import width_of
+from lightkeeper.monitor.show.terminal.status import screen as text_of
+from lightkeeper.monitor.show.terminal.status import training
+from lightkeeper.monitor.show.terminal.tables import width_of
 from lightkeeper.monitor.store.lease import LeaseStanding
 from tests.changed import replace
 from tests.monitor.bodies import (

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightkeeper.monitor.model.units import age
-from lightkeeper.monitor.show.terminal import (
+from lightkeeper.monitor.show.terminal.tables import (
     RANK_ORDERS,
     Column,
     RowsAsked,

@@ -6,8 +6,8 @@ import re
 
 from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.decide.view_json import ranks_to_json
-from lightkeeper.monitor.show.status import top_screen
-from lightkeeper.monitor.show.terminal import RowsAsked, width_of
+from lightkeeper.monitor.show.terminal.status import top_screen
+from lightkeeper.monitor.show.terminal.tables import RowsAsked, width_of
 from tests.monitor.bodies import hung, many, status
 
 

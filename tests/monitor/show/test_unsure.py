@@ -9,7 +9,7 @@ from lightkeeper.monitor.model.incident import Incident
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.monitor.model.wording import title_of
-from lightkeeper.monitor.show.incident_page import five_facts, incident_page
+from lightkeeper.monitor.show.web.incident_page import five_facts, incident_page
 from tests.changed import replace
 from tests.monitor.samples import incident, seen, view
 from tests.monitor.show.test_incident_words import story_of, text_of

@@ -1,0 +1,1 @@
+"""HTTP: what is read, what is changed (with the token), pages."""

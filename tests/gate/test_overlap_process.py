@@ -1,0 +1,270 @@
+"""`lightkeeper gate` replaced, killed and started again, under real managers of TorchFT."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import requests
+
+from tests.gate.groups import Gate, Group, Lighthouse, all_commit_more, running, torchft
+from tests.ports import free_port
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.integration
+DENIED = {"scope": "replica", "name": "rg_9:a", "reason": "hang of rg_9.0 on host-9"}
+
+
+@pytest.fixture
+def rig() -> Iterator[tuple[Lighthouse, Gate]]:
+    # longer than a gate takes to start beside other tests: whose heartbeat is older is left out
+    lighthouse = Lighthouse(free_port(), heartbeat_timeout_ms=15_000)
+    gate = Gate(lighthouse.url, free_port(), free_port())
+    with running(lighthouse, gate):
+        yield lighthouse, gate
+
+
+def train(url: str, **options: Any) -> list[Group]:
+    groups = [Group(f"rg_{number}:a", url, **options).start() for number in range(2)]
+    wait_for(lambda: all(g.members[-1:] == [2] for g in groups), within_s=20, what="both in")
+    for group in groups:
+        group.committed_s.clear()
+    return groups
+
+
+def nothing_lost(groups: list[Group], *, longest_s: float) -> None:
+    """Both trained together all the time, in quorums of the same number."""
+    for group in groups:
+        assert group.error is None
+        assert min(group.members[3:]) == 2, "one trained alone"
+        assert group.longest_gap_s() < longest_s
+    numbers = [set(group.quorum_ids) for group in groups]
+    assert numbers[0] == numbers[1]
+
+
+def ended(old: subprocess.Popen[bytes], within_s: float = 30) -> None:
+    wait_for(lambda: old.poll() is not None, within_s=within_s, what="the old one has left")
+    assert old.returncode == 0
+
+
+# -- followed ----------------------------------------------------------------------------------
+
+
+def test_a_gate_that_is_followed_on_one_host_costs_no_step(rig: tuple[Lighthouse, Gate]) -> None:
+    _, gate = rig
+    gate.deny(DENIED)
+    groups = train(gate.url, step_s=0.1)
+    with running(*groups):
+        for _ in range(3):
+            ended(gate.follow())
+            all_commit_more(groups, 3)
+        assert [denial["name"] for denial in gate.view()["denied"]] == ["rg_9:a"]
+        nothing_lost(groups, longest_s=2.1)
+
+
+def test_a_gate_that_is_followed_loses_no_question_however_many_are_asked(
+    rig: tuple[Lighthouse, Gate],
+) -> None:
+    """Groups without a step to train ask some hundred times a second each."""
+    _, gate = rig
+    groups = train(gate.url, step_s=0.0, retries=29)
+    with running(*groups):
+        for _ in range(3):
+            ended(gate.follow())
+            all_commit_more(groups, 20)
+        nothing_lost(groups, longest_s=2.1)
+
+
+def test_sighup_starts_the_next_one(rig: tuple[Lighthouse, Gate]) -> None:
+    _, gate = rig
+    groups = train(gate.url, step_s=0.1)
+    with running(*groups):
+        gate.process.send_signal(signal.SIGHUP)
+        ended(gate.process)
+        [pid] = [int(line[4:]) for line in health(gate).splitlines() if line.startswith("pid ")]
+        assert pid != gate.process.pid
+        all_commit_more(groups, 3)
+        nothing_lost(groups, longest_s=2.1)
+        gate.start()  # the one whose pid the rig knows ends it
+
+
+def health(gate: Gate) -> str:
+    return requests.get(f"{gate.admin}/healthz", timeout=5).text
+
+
+class Service:
+    """An address that leads to the pod that it was told, and goes on doing so for a while."""
+
+    def __init__(self, target: str) -> None:
+        self.lead_to(target)
+        self.url = ""
+        self._loop = asyncio.new_event_loop()
+        self._stopping = asyncio.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),))
+        self._thread.start()
+        wait_for(lambda: self.url, within_s=5, what="it listens")
+
+    def lead_to(self, target: str) -> None:
+        self._port = int(target.rpartition(":")[2])
+
+    async def _run(self) -> None:
+        async with await asyncio.start_server(self._joined, "127.0.0.1", 0) as server:
+            self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            await self._stopping.wait()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    async def _joined(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there = await asyncio.open_connection("127.0.0.1", self._port)
+            await asyncio.gather(self._copy(reader, there[1]), self._copy(there[0], writer))
+        except OSError:
+            writer.close()
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65_536):
+                writer.write(data)
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.mark.parametrize("first", ["the new one is ready", "the old one is told to end"])
+def test_a_rollout_behind_a_service_that_lags_costs_no_step(
+    rig: tuple[Lighthouse, Gate], first: str
+) -> None:
+    """As in Kubernetes: two addresses, the old pod is told to end, and still sent clients."""
+    lighthouse, _ = rig
+    grace = ["--grace", "60"]
+    old = Gate(lighthouse.url, free_port(), free_port(), *grace)
+    service = Service(old.url)
+    groups = train(service.url, step_s=0.1)
+    with running(*groups, service, old):
+        old.deny(DENIED)
+        if first == "the old one is told to end":
+            old.process.terminate()
+            all_commit_more(groups, 10)
+        take_over = ["--take-over", old.admin.removeprefix("http://")]
+        new = Gate(lighthouse.url, free_port(), free_port(), *grace, *take_over)
+        with contextlib.ExitStack() as last:
+            last.callback(new.kill)  # told to end, it would wait for another one
+            assert [denial["name"] for denial in new.view()["denied"]] == ["rg_9:a"]
+            wait_for(lambda: len(new.view()["replicas"]) == 2, within_s=5, what="both are heard")
+            assert len(old.view()["replicas"]) == 2, "the new one answers for both"
+            old.process.terminate()
+            all_commit_more(groups, 20)
+            assert old.process.poll() is None, "it is still sent clients"
+            service.lead_to(new.url)
+            ended(old.process)
+            all_commit_more(groups, 3)
+            nothing_lost(groups, longest_s=2.1)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [({"lighthouse": "http://127.0.0.1:1"}, "is for http://127.0.0.1:"),
+     ({"token": "another"}, "401"), ({"token": None}, "401")],
+    ids=["another-lighthouse", "another-token", "no-token"],
+)  # fmt: skip
+def test_a_gate_that_must_not_follow_is_refused_and_disturbs_nobody(
+    rig: tuple[Lighthouse, Gate],
+    change: dict[str, Any],
+    why: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    lighthouse, gate = rig
+    ports = [int(url.rpartition(":")[2]) for url in (gate.url, gate.admin)]
+    with pytest.raises(AssertionError):
+        Gate(change.pop("lighthouse", lighthouse.url), *ports, **change)
+    assert why in capfd.readouterr().err
+    with pytest.raises(AssertionError):  # the admin port is another: it finds nobody
+        Gate(lighthouse.url, ports[0], free_port())
+    assert "Address already in use" in capfd.readouterr().err
+    assert f"pid {gate.process.pid}\n" in health(gate)
+
+
+# -- killed ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["between", "during"])
+def test_a_gate_that_is_killed_costs_seconds_where_requests_are_asked_again(
+    rig: tuple[Lighthouse, Gate], when: str
+) -> None:
+    """Without TORCHFT_QUORUM_RETRIES it costs the job."""
+    _, gate = rig
+    gate.deny(DENIED)
+    groups = train(gate.url, step_s=0.1, retries=29)
+    with running(*groups):
+        if when == "during":
+            groups[1].pause.set()
+            wait_for(lambda: groups[0].asking, within_s=5, what="one waits")
+        gate.kill()
+        gate.start()
+        groups[1].pause.clear()
+        all_commit_more(groups, 3)
+        nothing_lost(groups, longest_s=20 if when == "during" else 10)
+        assert [denial["name"] for denial in gate.view()["denied"]] == ["rg_9:a"]
+
+
+def quorum_id(gate: Gate, replica_id: str) -> int:
+    """Of a new quorum: every replica id is another member.
+
+    It waits until the heartbeats of the former members have aged out, so it needs its own.
+    """
+    client = torchft().LighthouseClient(gate.url, timedelta(seconds=30))
+    with beating(gate, replica_id):
+        quorum: Any = client.quorum(
+            replica_id, timedelta(seconds=30), address="http://node-1:1", step=5
+        )
+    return int(quorum.quorum_id)
+
+
+@contextlib.contextmanager
+def beating(gate: Gate, replica_id: str) -> Iterator[None]:
+    """As a manager's own thread does it."""
+    client, over = torchft().LighthouseClient(gate.url, timedelta(seconds=30)), threading.Event()
+
+    def beat() -> None:
+        while not over.wait(0.1):
+            client.heartbeat(replica_id)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("dies", [("gate", "lighthouse"), ("gate",), ("lighthouse",)], ids=str)
+def test_no_quorum_id_comes_again_whoever_was_killed(dies: tuple[str, ...]) -> None:
+    """Managers meet at a place named after it, which still holds the former quorum's addresses."""
+    lighthouse = Lighthouse(free_port(), heartbeat_timeout_ms=300)
+    gate = Gate(lighthouse.url, free_port(), free_port())
+    parts: dict[str, Any] = {"gate": gate, "lighthouse": lighthouse}
+    with running(lighthouse, gate):
+        ids = [quorum_id(gate, f"rg_{number}:a") for number in range(2)]
+        for life in "bc":
+            for name in dies:
+                parts[name].kill()
+            for name in reversed(dies):
+                parts[name].start()
+            ids += [quorum_id(gate, f"rg_{number}:{life}") for number in range(2)]
+        assert ids == sorted(set(ids))
