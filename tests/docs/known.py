@@ -325,8 +325,8 @@ def named_variables(text: str) -> list[str]:
     return _VARIABLE.findall(text)
 
 
-_FOLDERS = ("docs/", "evidence/", "examples/", "dashboards/", "experiments/", "gate/", "monitor/", "tests/",
-            "trainer/", "worker_server/", "lightkeeper/")  # fmt: skip
+_FOLDERS = ("docs/", "evidence/", "examples/", "dashboards/", "experiments/", "gate/", "monitor/",
+            "tests/", "trainer/", "worker_server/", "lightkeeper/")  # fmt: skip
 
 
 def path(word: str) -> None:
