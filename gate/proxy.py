@@ -7,7 +7,9 @@ are sent to the one that comes back, while the client waits and notices nothing.
 
 A quorum request stays at the Lighthouse when its client's connection ends, since the Lighthouse
 keeps it anyway. The same request by a new connection waits for that answer. Sent as well, it could
-come just after the quorum with the first one: it would stay for the next, with an old step.
+come just after the quorum with the first one: it would stay for the next, with an old step. Where
+the connection to the Lighthouse ends, it has to be sent again, and this can happen: then the others
+ask for the next quorum only after this replica.
 
 How clients share the proxy: work is counted in units of about 6 us. A frame costs one, a header
 field not seen before one more, a call `CALL`. Each client has a free share, several times what a
@@ -30,7 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lightkeeper.gate import http2
-from lightkeeper.gate.calls import AdmissionControl, Method, ProxiedCall, Stage
+from lightkeeper.gate.calls import AdmissionControl, Method, ProxiedCall, Replica, Stage
 from lightkeeper.gate.denylist import Denial, GateView
 from lightkeeper.gate.messages import (
     ANSWER_BEGINS,
@@ -44,7 +46,7 @@ from lightkeeper.gate.messages import (
     is_whole,
 )
 from lightkeeper.gate.quorum_ids import QuorumIds, members_of
-from lightkeeper.gate.upstream import Caller, Upstream, UpstreamLighthouse
+from lightkeeper.gate.upstream import Caller, Upstream, UpstreamLighthouse, is_alive
 
 log = logging.getLogger("lightkeeper.gate")
 
@@ -53,6 +55,8 @@ OWED_S: Final = 0.2
 """The gate waits this long after a quorum's first answer; the Lighthouse needs milliseconds."""
 AT_ONCE_S: Final = 0.02
 """A client that is sent away this soon after a quorum's answer is not about to ask again."""
+JOIN_S: Final = 60.0
+"""The Lighthouse waits no longer for a replica that lives and does not ask: its join timeout."""
 QUIET_S: Final = 2.0
 """A client without a quorum request for this long has long steps."""
 PATIENCE_S: Final = 2.0
@@ -119,6 +123,8 @@ class NewestQuorum:
     owed: list[tuple[Downstream, ProxiedCall]] = field(default_factory=list)
     due_s: float = 0.0
     """When the gate answers in the Lighthouse's place."""
+    outdated: dict[str, Replica] = field(default_factory=dict)
+    """Who may have a request for this quorum at the Lighthouse, which took it for the next one."""
 
     def answers(self, client: Downstream, call: ProxiedCall) -> bool:
         """Whether this call asks for this quorum."""
@@ -224,6 +230,21 @@ class Proxy:
             for call in client.calls.values()
             if quorum.answers(client, call)
         ]
+        quorum.outdated = {
+            call.replica.replica_id: call.replica
+            for _, call in quorum.owed
+            if call.resent and call.via is not None and call.replica is not None
+        }
+
+    def asks(self, call: ProxiedCall) -> bool:
+        """Whether a quorum request may go on: those go first that replace an outdated one."""
+        outdated, name = self.quorum.outdated, call.replica and call.replica.replica_id
+        if outdated and name in outdated:
+            del outdated[name]
+            if not outdated:
+                self.lighthouse.first()
+            return True
+        return not outdated
 
     def tick(self) -> None:
         now_s = self.now_s()
@@ -231,6 +252,11 @@ class Proxy:
             owed, self.quorum.owed = self.quorum.owed, []
             for client, call in owed:
                 client.tell_newest(call)
+        self.quorum.outdated = {
+            name: replica
+            for name, replica in self.quorum.outdated.items()
+            if is_alive(replica, now_s) and now_s < self.quorum.due_s + JOIN_S
+        }
         if self.denylist.expire(self.clock()):
             self._judge_again()
         self.lighthouse.tick(now_s)
@@ -473,6 +499,8 @@ class Downstream(Caller):
         if call.method is Method.QUORUM:
             if call.at_lighthouse or not self._proxy.lighthouse.admits():
                 return False
+            if not self._proxy.asks(call):
+                return False
             if call.replica is not None:
                 call.replica.sent = call
         call.stage, call.since_s = Stage.SENT, self._proxy.now_s()
@@ -497,8 +525,9 @@ class Downstream(Caller):
     def advance(self) -> None:
         """The Lighthouse is there: send what waits, in order of stream numbers."""
         for number in sorted(self.calls):
-            if self.calls[number].stage is Stage.WAITING:
-                self._pass_on(self.calls[number])
+            call = self.calls[number]
+            if call.stage is Stage.WAITING and not self.tell_newest(call):
+                self._pass_on(call)
 
     def unanswered(
         self, upstream: Upstream, calls: Sequence[ProxiedCall], *, lost: bool = False
@@ -620,6 +649,8 @@ class Downstream(Caller):
 
     def _answered(self, call: ProxiedCall) -> None:
         self._proxy.served(self.transport)
+        if call.replica is not None and call.method is Method.QUORUM:
+            self._proxy.quorum.outdated.pop(call.replica.replica_id, None)
         self._spare += EARNED
         self._told(call)
         self._finish(call)

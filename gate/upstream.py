@@ -214,8 +214,13 @@ class UpstreamLighthouse:
         if self.settling or now_s < self._next_s:
             return False
         if self._resumes:
-            self._resumes, self._next_s = False, now_s + FIRST_S
+            self._resumes = False
+            self.first()
         return True
+
+    def first(self) -> None:
+        """Let the request that now goes arrive before those by other connections."""
+        self._next_s = self._now_s() + FIRST_S
 
     def absence(self) -> str:
         """Why a call did not reach it."""
@@ -318,7 +323,7 @@ class UpstreamLighthouse:
         self._until_s = now_s + SETTLE_S if self.up else None  # else from its return
         if not self.settling:
             replicas = self._admission.replicas.values()
-            self._expected = {each.replica_id for each in replicas if _alive(each, now_s)}
+            self._expected = {each.replica_id for each in replicas if is_alive(each, now_s)}
             self.settling = bool(self._expected)
 
     def settle(self) -> None:
@@ -347,7 +352,7 @@ class UpstreamLighthouse:
         self._settled()
 
 
-def _alive(replica: Replica, now_s: float) -> bool:
+def is_alive(replica: Replica, now_s: float) -> bool:
     beat_s = replica.heartbeat_s
     return replica.refusal is None and beat_s is not None and now_s - beat_s < ALIVE_S
 

@@ -4,6 +4,7 @@
 
 Jobs of 2 to 5 groups with 1 to 4 ranks train on numbers: each step averages what all groups give.
 A proxy for each group closes its connections, or swallows what is sent for a while and closes then.
+With `--way behind` one proxy stands between gate and Lighthouse, and closes all or some of them.
 TorchFT asks again each second. What must hold: no group ends, no quorum lacks a group, and each
 step has the loss that it has in a job that nobody cuts.
 """
@@ -35,7 +36,7 @@ QUORUM_S: Final = 30.0
 MEET_S: Final = 10.0
 """As a collective's timeout: after it the attempt is voted down."""
 RATE: Final = 0.1
-WAYS: Final = ("gate", "lighthouse")
+WAYS: Final = ("gate", "lighthouse", "behind")
 
 
 class Proxy:
@@ -47,7 +48,7 @@ class Proxy:
         self.url = ""
         self._loop = asyncio.new_event_loop()
         self._over = asyncio.Event()
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._writers: dict[asyncio.StreamWriter, None] = {}
         self._swallows = False
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),))
         self._thread.start()
@@ -62,16 +63,16 @@ class Proxy:
 
     async def _joined(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there: asyncio.StreamWriter | None = None
-        self._writers.add(writer)
+        self._writers[writer] = None
         try:
             back, there = await asyncio.open_connection(*self._target)
-            self._writers.add(there)
+            self._writers[there] = None
             await asyncio.gather(self._copy(reader, there), self._copy(back, writer))
         except OSError:
             pass
         finally:
             for each in filter(None, (writer, there)):
-                self._writers.discard(each)
+                self._writers.pop(each, None)
                 each.close()
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -81,14 +82,14 @@ class Proxy:
                     writer.write(data)
         writer.close()
 
-    def cut(self, swallow_s: float) -> None:
-        """End all connections, after a while in which nothing passes."""
+    def cut(self, swallow_s: float, *, only: int | None = None) -> None:
+        """End all connections, after a while in which nothing passes; or the oldest `only`."""
         self._loop.call_soon_threadsafe(setattr, self, "_swallows", swallow_s > 0)
-        self._loop.call_soon_threadsafe(self._loop.call_later, swallow_s, self._end)
+        self._loop.call_soon_threadsafe(self._loop.call_later, swallow_s, self._end, only)
 
-    def _end(self) -> None:
+    def _end(self, only: int | None = None) -> None:
         self._swallows = False
-        for writer in tuple(self._writers):
+        for writer in tuple(self._writers)[:only]:
             writer.transport.abort()
 
     def stop(self) -> None:
@@ -220,15 +221,22 @@ def job(
         lighthouse = Lighthouse(free_port(), min_replicas=groups, heartbeat_timeout_ms=5000)
         stack.enter_context(running(lighthouse))
         url = lighthouse.url
-        if way == "gate":
+        exchange, proxies, replicas = Exchange(), [], []
+
+        def proxy(target: str) -> str:
+            proxies.append(Proxy(target))
+            stack.enter_context(running(proxies[-1]))
+            return proxies[-1].url
+
+        if way == "behind":
+            url = proxy(url)
+        if way != "lighthouse":
             gate = Gate(url, free_port(), free_port())
             stack.callback(gate.kill)
             url = gate.url
-        exchange, proxies, replicas = Exchange(), [], []
         for number in range(groups):
-            proxies.append(Proxy(url))
-            stack.enter_context(running(proxies[-1]))
-            replica = Replica(number, ranks, groups, proxies[-1].url, exchange, step_s).start()
+            joins = url if way == "behind" else proxy(url)
+            replica = Replica(number, ranks, groups, joins, exchange, step_s).start()
             replicas.append(replica)
         for replica in replicas:
             stack.callback(replica.stop)
@@ -278,10 +286,14 @@ def cuts(
     with job(way, groups, ranks, step_s) as (replicas, proxies):
         for _ in range(count):
             time.sleep(chance.uniform(0.0, 0.5))  # the random moment
-            hit = chance.sample(proxies, chance.choice([1, groups]))
+            hit = chance.sample(range(groups), chance.choice([1, groups]))
             swallow_s = chance.choice([0.0, 0.0, chance.uniform(0.0, 2.0)])
-            for proxy in hit:
-                proxy.cut(swallow_s)
+            if way == "behind":  # a connection that goes on loses nothing
+                some = 2 * len(hit) if not swallow_s and len(hit) < groups else None
+                proxies[0].cut(swallow_s, only=some)
+            else:
+                for number in hit:
+                    proxies[number].cut(swallow_s)
             took_s = commit_more(replicas, 2)
             rows.append({
                 "way": way, "groups": groups, "ranks": ranks, "step_s": round(step_s, 3),

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lightkeeper.gate.denylist import Denial, DenialScope
-from lightkeeper.gate.proxy import KEPT_MAX
-from lightkeeper.gate.upstream import FIRST_S, SETTLE_S
+from lightkeeper.gate.proxy import KEPT_MAX, OWED_S
+from lightkeeper.gate.upstream import ALIVE_S, FIRST_S, SETTLE_S
 from lightkeeper.monitor.model.names import IncidentId, ReplicaId
 from tests.gate.wires import Bench, Client, bench, field, grpc, heartbeat, quorum
 
@@ -539,6 +539,40 @@ def test_after_a_change_the_others_follow_the_first_where_it_brings_nothing() ->
         assert sum(len(carried.calls()) for carried in gate.carried) == 1
         gate.sleep(FIRST_S + 0.1)
         assert sum(len(carried.calls()) for carried in gate.carried) == 3
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["asks", "ends"])
+def test_the_others_follow_whose_request_the_lighthouse_may_have_kept_for_the_next(
+    asks: bool,
+) -> None:
+    """Its connection to the Lighthouse was cut as the quorum formed: the repetition came after it.
+
+    The next quorum would form with the repetition, which has an old step, and let it heal.
+    """
+    with bench() as gate:
+        names = [f"rg_{number}:x" for number in range(3)]
+        clients = [gate.client() for _ in names]
+        for client, name in zip(clients, names, strict=True):
+            client.beat(name)
+        for carried in gate.carried:
+            carried.answer_all()
+        first = [client.ask(name) for client, name in zip(clients, names, strict=True)]
+        gate.carried[1].die()
+        gate.turn()
+        assert len(gate.carried[3].calls()) == 1, "the repetition"
+        for number in (0, 2):
+            gate.carried[number].calls()
+            gate.carried[number].answer(first[number], formed(7, *names))
+        second = clients[0].ask(names[0], step=6)
+        gate.sleep(OWED_S + 0.1)
+        assert clients[1].body(first[1]) == clients[0].body(first[0]) == formed(7, *names)
+        before = len(gate.carried[0].calls())
+        if asks:
+            clients[1].ask(names[1], step=6)
+            assert len(gate.carried[3].calls()) == 2
+            assert len(gate.carried[0].calls()) == before, "it arrives first"
+        gate.sleep(FIRST_S + 0.1 if asks else ALIVE_S)
+        assert [number for number, _, _ in gate.carried[0].calls()][before:] == [second]
 
 
 def test_an_answer_is_kept_before_any_member_gets_it() -> None:
