@@ -43,6 +43,7 @@ from lightkeeper.gate.messages import (
     UNAVAILABLE,
     HeaderReader,
     failure,
+    is_same_request,
     is_whole,
 )
 from lightkeeper.gate.quorum_ids import QuorumIds, members_of
@@ -131,7 +132,7 @@ class NewestQuorum:
         if client.closed or call.replica is None or not call.member:
             return False
         name = call.replica.replica_id
-        if self.members.get(name) == call.member:
+        if is_same_request(self.members.get(name, b""), call.member):
             return self.told.get(name) is not client
         return self.sure and name in self.members and name not in self.told
 

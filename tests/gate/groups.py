@@ -77,7 +77,11 @@ class Lighthouse:
             [sys.executable, "-c", _LIGHTHOUSE, json.dumps(self._options)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "RUST_LOG": "error", "PYTHONPATH": str(root)},
+            env={
+                **os.environ,
+                "RUST_LOG": "error",
+                "PYTHONPATH": _path(root),
+            },
         )
         wait_for(self._answers, within_s=60, what="the Lighthouse answers")
 
@@ -90,6 +94,11 @@ class Lighthouse:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+
+
+def _path(root: Path) -> str:
+    """Another TorchFT may stand first, for all processes of a test."""
+    return f"{os.environ.get('PYTHONPATH', '')}:{root}"
 
 
 @dataclass
@@ -225,7 +234,7 @@ class Gate:
         kept = {k: v for k, v in os.environ.items() if not (v and k.startswith("LIGHTKEEPER"))}
         self.process = subprocess.Popen(
             [*self._limits, sys.executable, "-m", "lightkeeper.monitor.cli", "gate", *self._words],
-            env={**kept, "PYTHONPATH": str(root), **self._token},
+            env={**kept, "PYTHONPATH": _path(root), **self._token},
         )
         try:
             wait_for(self._answers, within_s=90, what="the gate answers")

@@ -414,7 +414,9 @@ def _start_beat(
         page.beat,
         sidecar,
         (
-            last_words.keeping(lambda text: page.write_note(layout.NOTE_STACKS, text)),
+            last_words.keeping(
+                lambda text: page.write_note(layout.NOTE_STACKS, text), page.progress
+            ),
             last_words.note_uncaught,
             _complaining(files),
             _tell_backends,

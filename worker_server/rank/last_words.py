@@ -42,6 +42,11 @@ from lightkeeper.worker_server.rank.page.writer import PageWriter
 # or the process is dead. faulthandler writes them in C, in one go with the GIL held. A walk over
 # `sys._current_frames()` keeps frames of threads that run meanwhile; one such walk ended its
 # rank with a segmentation fault in `frame.f_back` (Python 3.11.7, in the campaign).
+#
+# Python 3.11 lists a thread before it is complete. One that C++ starts (a callback of gloo or
+# autograd) and the kernel suspends in that moment ends the walk, and the rank, by SIGSEGV: seen once
+# in weeks, after seconds under tests/worker_server/thread_race.c. 3.12 completes it first. So on 3.11
+# stacks are taken only of a rank that stands still, which starts no such threads.
 
 _MAX_FRAMES = 48
 """Per thread, the newest ones: a recursion must not crowd out the other threads."""
@@ -52,6 +57,9 @@ _MAX_BYTES = 4 * 2**20
 _THREAD = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)\b.*\(most recent call first\):")
 _CALL = re.compile(r'  File "(.*)", line (\S+) in (.*)')
 _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
+_LISTS_UNFINISHED_THREADS = sys.version_info < (3, 12)
+_STILL_S = 2.0
+"""Without progress for so long, a rank stands still."""
 _DUTY = 0.001
 """Share of a core that the beat's stacks may cost: faulthandler writes each word separately, 0.2 ms
 for a dozen threads, 20 ms for a hundred deep ones."""
@@ -120,13 +128,27 @@ def stacks_text() -> str:
     return "\n".join(lines) + "\n"
 
 
-def keeping(write: Callable[[str], None]) -> Callable[[], None]:
-    """A chore of the beat that writes the stacks, less often where they cost much."""
-    due_s = 0.0
+def keeping(
+    write: Callable[[str], None],
+    progress: Callable[[], object],
+    *,
+    only_still: bool = _LISTS_UNFINISHED_THREADS,
+) -> Callable[[], None]:
+    """A chore of the beat that writes the stacks, less often where they cost much.
+
+    Args:
+        write: keeps the text.
+        progress: something that changes whenever the rank gets on.
+        only_still: take them only where it has not changed for `_STILL_S`.
+    """
+    due_s, last, since_s = 0.0, progress(), monotonic()
 
     def keep() -> None:
-        nonlocal due_s
-        if monotonic() < due_s:
+        nonlocal due_s, last, since_s
+        now_s, now = monotonic(), progress()
+        if now != last:
+            last, since_s = now, now_s
+        if now_s < due_s or (only_still and now_s - since_s < _STILL_S):
             return
         began_s = thread_time()
         write(stacks_text())

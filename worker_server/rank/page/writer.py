@@ -197,6 +197,11 @@ class PageWriter:
         """Report that the interpreter runs."""
         self._words[layout.W_BEAT] = monotonic_ns()
 
+    def progress(self) -> tuple[int, ...]:
+        """It changes with each phase, step and collective."""
+        calls = [row.enqueued + row.completed for row in list(self._rows.values())]
+        return self._progress, self._step_writes, self._words[layout.W_ENDED], *calls
+
     def close(self) -> None:
         """Report that the rank's work is over, so its death is no failure."""
         self._words[layout.W_CLOSED] |= 1
