@@ -158,15 +158,15 @@ class QuorumRequest:
     """Its own part of the request: the Lighthouse puts these bytes into the quorum."""
 
 
-def is_same_request(one: bytes, other: bytes) -> bool:
+def is_same_request(left: bytes, right: bytes) -> bool:
     """Whether two parts of a member are alike; a Lighthouse drops fields that it does not know."""
-    if one == other:
+    if left == right:
         return True
     try:
-        mine, yours = values(one), values(other)
+        lefts, rights = values(left), values(right)
     except ValueError:
         return False
-    return all(mine.get(number) == yours.get(number) for number in _COMPARED)
+    return all(lefts.get(number) == rights.get(number) for number in _COMPARED)
 
 
 def is_whole(data: bytes | bytearray) -> bool | None:

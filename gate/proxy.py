@@ -238,7 +238,7 @@ class Proxy:
         }
 
     def asks(self, call: ProxiedCall) -> bool:
-        """Whether a quorum request may go on: those go first that replace an outdated one."""
+        """Whether a quorum request may pass: first those that replace an outdated one."""
         outdated, name = self.quorum.outdated, call.replica and call.replica.replica_id
         if outdated and name in outdated:
             del outdated[name]

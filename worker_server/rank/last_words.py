@@ -44,9 +44,9 @@ from lightkeeper.worker_server.rank.page.writer import PageWriter
 # rank with a segmentation fault in `frame.f_back` (Python 3.11.7, in the campaign).
 #
 # Python 3.11 lists a thread before it is complete. One that C++ starts (a callback of gloo or
-# autograd) and the kernel suspends in that moment ends the walk, and the rank, by SIGSEGV: seen once
-# in weeks, after seconds under tests/worker_server/thread_race.c. 3.12 completes it first. So on 3.11
-# stacks are taken only of a rank that stands still, which starts no such threads.
+# autograd) and the kernel suspends in that moment ends the walk, and the rank, by SIGSEGV: seen
+# once in weeks, within seconds in tests/worker_server/test_thread_race.py. 3.12 completes it first.
+# So on 3.11 stacks are taken only of a rank that stands still, which starts no such threads.
 
 _MAX_FRAMES = 48
 """Per thread, the newest ones: a recursion must not crowd out the other threads."""
