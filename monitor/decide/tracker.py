@@ -24,7 +24,7 @@ from typing import Any, Final
 from lightkeeper.monitor.decide.commits import Commits
 from lightkeeper.monitor.decide.guards import COSTS_KEPT, price_s, teaches
 from lightkeeper.monitor.detect.dead import told
-from lightkeeper.monitor.detect.detectors import Wait
+from lightkeeper.monitor.detect.detectors import VictimWait
 from lightkeeper.monitor.detect.endings import End, end_of
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.track import RankTrack
@@ -1035,14 +1035,14 @@ class Tracker:
             for group in record.incident.groups
         }
 
-    def waits(self, history: History) -> dict[RankName, Wait]:
+    def waits(self, history: History) -> dict[RankName, VictimWait]:
         """Victim of an incident -> what it waits for, or waited for until it died.
 
         A rank that committed after it was seen waiting is no longer a victim, nor is a process that
         started since. Of an incident that is over because its suspects ended, the victims that
         ended with them are still victims.
         """
-        waits: dict[RankName, Wait] = {}
+        waits: dict[RankName, VictimWait] = {}
         for record in sorted(  # of two with one victim the one that is open and has fired counts
             self._records.values(),
             key=lambda r: (r.open, r.incident.state is not State.PENDING, oldest_first(r.incident)),
@@ -1055,7 +1055,7 @@ class Tracker:
             if not incident.groups:  # all wait and none is missing, or for the Lighthouse
                 whom = "the Lighthouse" if incident.kind in OF_LIGHTHOUSE else "each other"
             fired = incident.state is not State.PENDING
-            wait = Wait(incident.suspects, incident.groups, whom, incident.kind, fired)
+            wait = VictimWait(incident.suspects, incident.groups, whom, incident.kind, fired)
             for rank in _waiting(incident):
                 track = record.same_wait(history, rank)
                 if track is not None and not (over and track.died_s is None):

@@ -23,7 +23,7 @@ from lightkeeper.monitor.act.targets import Registered, Registry
 from lightkeeper.monitor.clock import SteadyClock
 from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.view import NotPossible, View
-from lightkeeper.monitor.journal.entries import Head, Tick
+from lightkeeper.monitor.journal.entries import Head, JournalTick
 from lightkeeper.monitor.journal.replay import find_journals, journal_events
 from lightkeeper.monitor.journal.writer import Journal, JournalDir, Limits
 from lightkeeper.monitor.loop.components import Components, LeaderComponents, VitalSigns
@@ -628,7 +628,7 @@ def test_every_tick_that_was_judged_is_journalled_and_a_crash_of_the_judge_with_
     ticks = [
         event
         for event in journal_events(find_journals([tmp_path / "j"])[0])
-        if isinstance(event, Tick)
+        if isinstance(event, JournalTick)
     ]
     assert [tick.snapshot for tick in ticks] == bench.judge.seen
     assert [tick.outcome.crash for tick in ticks] == [None, "ZeroDivisionError: a bug"]
