@@ -643,33 +643,31 @@ def _seen(eviction: Eviction, event: LighthouseSeen, now_s: float, deps: Evictio
     return _failed(eviction, why, now_s, deps)[0]
 
 
-def _reviewed(  # noqa: PLR0911 - one reason a line
-    eviction: Eviction, event: Reviewed, now_s: float
-) -> Eviction:
+def _reviewed(eviction: Eviction, event: Reviewed, now_s: float) -> Eviction:
     """The new state of an eviction that another monitor left; unchanged while that is unknown."""
     lives = _lives(eviction.accused, event.snapshot)
-    incident, taken_up = event.incident, eviction.taken_up
     if lives and all(life is False for life in lives):
-        if not taken_up:
-            why = "its processes had gone before anybody was asked"
-            return _abandoned(eviction, why, now_s)
-        gone = replace(eviction, gone_s=now_s)
+        if not eviction.taken_up:
+            return _abandoned(eviction, "its processes had gone before anybody was asked", now_s)
         why = "its processes are gone: seen by who took over"
-        return _confirmed(gone, why, why, now_s)
-    if incident is not None and not incident.open:
-        why = incident.resolution or "its incident is over"
-        left_s = incident.milestones.left_quorum_s
-        if taken_up and left_s is not None and left_s >= eviction.at_s:
-            return _confirmed(replace(eviction, gone_s=now_s), why, why, now_s)
-        return _abandoned(eviction, f"not asked again: {why}", now_s)
+        return _confirmed(replace(eviction, gone_s=now_s), why, why, now_s)
+    if event.incident is not None and not event.incident.open:
+        return _over_with(eviction, event.incident, now_s)
     if eviction.by_hand and lives and all(lives):
         return _again(eviction, now_s)
-    since_s = now_s if eviction.interrupted_s is None else eviction.interrupted_s
-    if now_s - since_s < event.patience_s:
-        return eviction
     unseen = "its processes cannot be seen" if None in lives else "it was not seen again"
     why = f"not asked again within {event.patience_s:.0f} s: {event.held or unseen}"
-    return _abandoned(eviction, why, now_s)
+    since_s = now_s if eviction.interrupted_s is None else eviction.interrupted_s
+    waits = now_s - since_s < event.patience_s
+    return eviction if waits else _abandoned(eviction, why, now_s)
+
+
+def _over_with(eviction: Eviction, incident: Incident, now_s: float) -> Eviction:
+    """It ends as its incident has."""
+    why, left_s = incident.resolution or "its incident is over", incident.milestones.left_quorum_s
+    if eviction.taken_up and left_s is not None and left_s >= eviction.at_s:
+        return _confirmed(replace(eviction, gone_s=now_s), why, why, now_s)
+    return _abandoned(eviction, f"not asked again: {why}", now_s)
 
 
 def _lives(accused: Iterable[Accused], snapshot: Snapshot) -> Sequence[bool | None]:
@@ -711,6 +709,12 @@ def _ended(outcome: RungOutcome, now_s: float, detail: str, result: RungResult) 
     return replace(outcome, finished_s=now_s, detail=detail, result=result)
 
 
+def _may_ask(eviction: Eviction, rung: Rung, whom: str, now_s: float, after_s: float) -> bool:
+    """True if nobody was asked, or the last request has its answer and is this long ago."""
+    ask = eviction.ask(rung, whom)
+    return ask is None or (not ask.waits and now_s - ask.asked_s >= after_s)
+
+
 def _asked(eviction: Eviction, rung: Rung, now_s: float, whom: str = "") -> Move:
     before = eviction.ask(rung, whom) or Ask(rung, whom, now_s)
     moved = eviction.with_ask(replace(before, asked_s=now_s, waits=True))
@@ -723,56 +727,66 @@ def _gate(
     """Asked once this rung is recorded, again every few seconds until its list is in force."""
     times, rung, taught = deps.timeouts, eviction.rung(Rung.GATE), eviction.ask(Rung.GATE)
     if rung is None:
-        if last or not deps.gate:
-            return eviction, ()
-        rung = RungOutcome(Rung.GATE, now_s, None, "asked", None, times.gate_s)
-        if eviction.replica_id is None:
-            why = "the group never joined a quorum"
-            rung = _ended(rung, now_s, why, RungResult.SKIPPED)
-        return eviction.with_rung(rung), ()
-    trouble = (taught and taught.said) or look.gate_trouble
+        begins = deps.gate and not last
+        return (eviction.with_rung(_gate_rung(eviction, now_s, times)) if begins else eviction), ()
     if rung.result in (RungResult.WORKED, RungResult.SKIPPED) or (last and rung.result):
         return eviction, ()
+    rung = _gate_outcome(eviction, rung, look, now_s, last=last)
+    eviction = eviction.with_rung(rung)
+    ask = taught is None or now_s - taught.asked_s >= times.ask_again_s
+    if last or rung.result is RungResult.WORKED or not ask:
+        return eviction, ()
+    return _asked(eviction, Rung.GATE, now_s)
+
+
+def _gate_outcome(
+    eviction: Eviction, rung: RungOutcome, look: ProbeResult, now_s: float, *, last: bool
+) -> RungOutcome:
+    ask = eviction.ask(Rung.GATE)
+    trouble = (ask and ask.said) or look.gate_trouble
     if last:
         why = trouble or "the group was gone before its list was seen in force"
-        rung = _ended(rung, now_s, why, RungResult.UNKNOWN)
-    elif look.lighthouse.refused_for_s is not None:
-        rung = _ended(rung, now_s, f"it refuses {eviction.replica_id}", RungResult.WORKED)
-    else:
-        if _late(rung, now_s) and rung.result is None:
-            why = trouble or "its list has not been seen in force"
-            eviction = eviction.with_rung(_ended(rung, now_s, why, RungResult.FAILED))
-        if taught is None or now_s - taught.asked_s >= times.ask_again_s:
-            return _asked(eviction, Rung.GATE, now_s)
-        return eviction, ()
-    return eviction.with_rung(rung), ()
+        return _ended(rung, now_s, why, RungResult.UNKNOWN)
+    if look.lighthouse.refused_for_s is not None:
+        return _ended(rung, now_s, f"it refuses {eviction.replica_id}", RungResult.WORKED)
+    if not _late(rung, now_s) or rung.result is not None:
+        return rung
+    why = trouble or "its list has not been seen in force"
+    return _ended(rung, now_s, why, RungResult.FAILED)
+
+
+def _gate_rung(eviction: Eviction, now_s: float, times: Timeouts) -> RungOutcome:
+    rung = RungOutcome(Rung.GATE, now_s, None, "asked", None, times.gate_s)
+    if eviction.replica_id is not None:
+        return rung
+    return _ended(rung, now_s, "the group never joined a quorum", RungResult.SKIPPED)
 
 
 def _kill(
     eviction: Eviction, look: ProbeResult, now_s: float, deps: EvictionDeps, last: bool
 ) -> Move:
     """By replica id, once: if a kill request hangs, a second one hangs too."""
-    rung, ask = eviction.rung(Rung.LIGHTHOUSE_KILL), eviction.ask(Rung.LIGHTHOUSE_KILL)
+    kill = Rung.LIGHTHOUSE_KILL
+    rung, ask = eviction.rung(kill), eviction.ask(kill) or Ask(kill, "", now_s)
     if rung is None:
-        waits = last or _gently(eviction, now_s)
-        return (eviction, ()) if waits else _press(eviction, look, now_s, deps)
-    answered = ask is not None and not ask.waits
-    if rung.finished_s is None and (answered or last):
-        said = ask.said if ask is not None and answered else "no answer so far"
-        rung = replace(rung, finished_s=now_s, detail=said or "")
-        if ask is not None and ask.done is False:
-            rung = replace(rung, result=RungResult.FAILED)
+        return (eviction, ()) if last else _press(eviction, look, now_s, deps)
+    if rung.finished_s is None and (last or not ask.waits):
+        said = "no answer so far" if ask.waits else ask.said or ""
+        failed = RungResult.FAILED if ask.done is False else rung.result
+        rung = replace(rung, finished_s=now_s, detail=said, result=failed)
     if rung.result is None and (last or _late(rung, now_s)):
         rung = replace(rung, result=_killed(eviction, look))
         if rung.result is RungResult.WORKED:  # which TorchFT 0.2.0 calls an error
             ended = "the group's manager has ended"
-            said = f"{rung.detail}; {ended}" if ask and ask.done else f"{ended} before it answered"
+            said = f"{rung.detail}; {ended}" if ask.done else f"{ended} before it answered"
             rung = replace(rung, detail=said)
     return eviction.with_rung(rung), ()
 
 
 def _press(eviction: Eviction, look: ProbeResult, now_s: float, deps: EvictionDeps) -> Move:
     kill = Rung.LIGHTHOUSE_KILL
+    if _gently(eviction, now_s):
+        return eviction, ()
     rung = RungOutcome(kill, now_s, None, "asked", None, deps.timeouts.kill_s)
     obstacle = _kill_obstacle(eviction, look)
     if obstacle is not None:
@@ -832,18 +846,9 @@ def _workers(
     if everyone and eviction.workers_turn_s is None:
         eviction = replace(eviction, workers_turn_s=now_s)
     asked: Instructions = ()
-    for accused in () if last else eviction.accused:
-        before, life = eviction.ask(Rung.WORKER_EVICT, accused.rank), look.lives[accused.rank]
-        lately = before is not None and now_s - before.asked_s < times.ask_again_s
-        busy = before is not None and before.waits
-        due = everyone or life is Liveness.STUCK
-        # alive, or nothing is seen and no newer incarnation bears the name
-        reachable = life in (Liveness.ALIVE, Liveness.STUCK) or (
-            life is Liveness.UNSEEN and accused.rank in look.current
-        )
-        if due and reachable and not busy and not lately:
-            eviction, more = _asked(eviction, Rung.WORKER_EVICT, now_s, accused.rank)
-            asked += more
+    if not last:
+        again_s = times.ask_again_s
+        eviction, asked = _ask_workers(eviction, look, now_s, again_s, everyone=everyone)
     asks = sorted(eviction.asks_by(Rung.WORKER_EVICT), key=lambda ask: ask.whom)
     if not asks:
         return eviction, ()
@@ -852,13 +857,25 @@ def _workers(
     )
     rung = replace(rung, detail="; ".join(f"{ask.whom} {ask.said or 'asked'}" for ask in asks))
     if last:
-        lives = {look.lives[RankName(ask.whom)] for ask in asks}
-        result = (
-            RungResult.UNKNOWN if lives <= {Liveness.GONE, Liveness.UNSEEN} else RungResult.FAILED
-        )
-        result = RungResult.WORKED if lives <= {Liveness.GONE} else result
-        rung = _ended(rung, now_s, rung.detail, result)
+        lives = {look.lives[RankName(ask.whom)] for ask in asks} - {Liveness.GONE}
+        result = RungResult.UNKNOWN if lives <= {Liveness.UNSEEN} else RungResult.FAILED
+        rung = _ended(rung, now_s, rung.detail, result if lives else RungResult.WORKED)
     return eviction.with_rung(rung), asked
+
+
+def _ask_workers(
+    eviction: Eviction, look: ProbeResult, now_s: float, again_s: float, *, everyone: bool
+) -> Move:
+    asked: Instructions = ()
+    for rank in (accused.rank for accused in eviction.accused):
+        life = look.lives[rank]
+        # alive, or nothing is seen and no newer incarnation bears the name
+        reachable = life is Liveness.ALIVE or (life is Liveness.UNSEEN and rank in look.current)
+        due = life is Liveness.STUCK or (everyone and reachable)
+        if due and _may_ask(eviction, Rung.WORKER_EVICT, rank, now_s, again_s):
+            eviction, more = _asked(eviction, Rung.WORKER_EVICT, now_s, rank)
+            asked += more
+    return eviction, asked
 
 
 def _workers_turn(eviction: Eviction, look: ProbeResult, now_s: float) -> bool:
@@ -874,31 +891,36 @@ def _schedulers(
     """Schedulers that have not done it, after the WorkerServers; one that refused is asked again
     later. A scheduler ends whatever runs there: it is never asked about a group that has restarted.
     """
-    times, rung = deps.timeouts, eviction.rung(Rung.SCHEDULER)
+    times, kind, rung = deps.timeouts, Rung.SCHEDULER, eviction.rung(Rung.SCHEDULER)
     if rung is None:
         if last or not deps.schedulers or not _schedulers_turn(eviction, look, now_s, times):
             return eviction, ()
         limit_s = times.lost_s if eviction.lost else times.scheduler_s
-        rung = RungOutcome(Rung.SCHEDULER, now_s, None, "asked", None, limit_s)
+        rung = RungOutcome(kind, now_s, None, "asked", None, limit_s)
     if rung.result is not None:
         return eviction, ()
     if look.superseded and not last:
         why = f"{min(look.superseded)} is another process by now"
         return eviction.with_rung(_ended(rung, now_s, why, RungResult.SKIPPED)), ()
-    over = last or _late(rung, now_s)
+    return _ask_schedulers(eviction, rung, now_s, deps, over=last or _late(rung, now_s))
+
+
+def _ask_schedulers(
+    eviction: Eviction, rung: RungOutcome, now_s: float, deps: EvictionDeps, *, over: bool
+) -> Move:
     asked: Instructions = ()
+    kind, again_s = Rung.SCHEDULER, deps.timeouts.schedule_again_s
+    done = {ask.whom for ask in eviction.asks_by(kind) if ask.done}
     for name in () if over else deps.schedulers:
-        before = eviction.ask(Rung.SCHEDULER, name)
-        lately = before is not None and now_s - before.asked_s < times.schedule_again_s
-        if not lately and (before is None or not (before.waits or before.done)):
-            eviction, more = _asked(eviction, Rung.SCHEDULER, now_s, name)
+        if name not in done and _may_ask(eviction, kind, name, now_s, again_s):
+            eviction, more = _asked(eviction, kind, now_s, name)
             asked += more
-    asks = sorted(eviction.asks_by(Rung.SCHEDULER), key=lambda ask: deps.schedulers.index(ask.whom))
+    asks = sorted(eviction.asks_by(kind), key=lambda ask: deps.schedulers.index(ask.whom))
     rung = replace(rung, detail="; ".join(f"{ask.whom}: {ask.said or 'asked'}" for ask in asks))
-    if over or all(ask.done for ask in asks):
-        result = RungResult.FAILED if all(not ask.waits for ask in asks) else RungResult.UNKNOWN
-        result = RungResult.WORKED if any(ask.done for ask in asks) else result
-        rung = _ended(rung, now_s, rung.detail, result)
+    if over or len(done) == len(asks):
+        waits = any(ask.waits for ask in asks)
+        result = RungResult.UNKNOWN if waits else RungResult.FAILED
+        rung = _ended(rung, now_s, rung.detail, RungResult.WORKED if done else result)
     return eviction.with_rung(rung), asked
 
 
