@@ -30,7 +30,7 @@ from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.detect.wording import looks
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Evict, Eviction, EvictionState, Guard, Ruling
+from lightkeeper.monitor.model.eviction import Eviction, EvictionState, Guard, Ruling
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import (
     Incident,
@@ -937,7 +937,7 @@ class Tracker:
     def decided(self, ruling: Ruling, now_s: float) -> bool:
         """Remember what was decided about an incident; whether that says anything new."""
         record = self._records[ruling.incident_id]
-        if isinstance(ruling, Evict):
+        if isinstance(ruling, Eviction):
             record.asked_s, record.held = now_s, None
             return True
         before, record.held = record.held, (ruling.guard, f"{ruling.reason}. {ruling.release}")

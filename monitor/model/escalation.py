@@ -55,10 +55,8 @@ from typing import Final
 
 from lightkeeper.monitor.model.eviction import (
     ASKING,
-    KEEPER,
     Accused,
     Ask,
-    Evict,
     Eviction,
     EvictionState,
     Rung,
@@ -224,9 +222,7 @@ class ProbeResult:
 class DecidedAgain:
     """The same decision again, after a takeover or a failed write."""
 
-    evict: Evict
-    accused: tuple[Accused, ...]
-    epoch: int
+    evict: Eviction
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,33 +330,6 @@ RECOVERED: Final = "it moves again: nobody is evicted"
 that were out of sight."""
 
 
-def decided(
-    evict: Evict,
-    accused: tuple[Accused, ...],
-    now_s: float,
-    *,
-    author: str = KEEPER,
-    epoch: int = 0,
-) -> Eviction:
-    return Eviction(
-        incident_id=evict.incident_id,
-        group=evict.group,
-        replica_id=evict.replica_id,
-        asked_s=now_s,
-        decided_s=now_s,
-        state=EvictionState.DECIDED,
-        reason=evict.reason,
-        author=author,
-        epoch=epoch,
-        quarantine=evict.quarantine,
-        keep_out=evict.keep_out,
-        manner=evict.manner,
-        lost=evict.lost,
-        accused=accused,
-        taken_up=False,
-    )
-
-
 def handle(eviction: Eviction, event: Event, now_s: float, deps: EvictionDeps) -> Move:
     """The eviction after an event, and what to do; an unexpected event changes nothing.
 
@@ -426,8 +395,8 @@ def _decided_again(eviction: Eviction, event: DecidedAgain, now_s: float) -> Evi
         keep_out=evict.keep_out,
         manner=evict.manner,
         lost=evict.lost,
-        accused=event.accused,
-        epoch=event.epoch,
+        accused=evict.accused,
+        epoch=evict.epoch,
     )
 
 

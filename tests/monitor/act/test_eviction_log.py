@@ -10,12 +10,12 @@ from lightkeeper.monitor.model.escalation import (
     HandedOver,
     LighthouseSeen,
     Probed,
-    decided,
 )
 from lightkeeper.monitor.model.eviction import Eviction, EvictionState, Rung
 from lightkeeper.monitor.model.names import ReplicaId
 from lightkeeper.monitor.model.observation import LighthouseView, Member
 from tests.changed import replace
+from tests.monitor.decided import decided
 from tests.monitor.doubles import HandClock
 from tests.monitor.model.escalations import EVICT, RANKS, VIEW, accused, look_at
 

@@ -83,7 +83,7 @@ saved = st.builds(
     done=st.booleans(),
 )
 events = st.one_of(
-    st.just(DecidedAgain(EVICT, accused(), 2)),
+    st.just(DecidedAgain(replace(EVICT, accused=accused(), epoch=2))),
     st.builds(
         HandedOver, st.just(START_S), st.just(accused()),
         st.dictionaries(st.sampled_from(RANKS), st.integers(0, 3)),

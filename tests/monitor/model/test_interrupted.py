@@ -109,7 +109,7 @@ def test_what_a_person_asked_for_goes_on_while_the_same_processes_run() -> None:
 
 
 def test_decided_again_it_is_the_same_eviction_and_its_next_attempt_if_somebody_was_asked() -> None:
-    again = DecidedAgain(replace(EVICT, reason="hung on"), fresh().accused, 2)
+    again = DecidedAgain(replace(EVICT, reason="hung on", accused=fresh().accused, epoch=2))
     later, _ = handle(ASKED, again, NOW_S, EvictionDeps())
     assert (later.key, later.attempt, later.epoch) == (ASKED.key, 2, 2)
     assert (later.reason, later.state, later.asked_s) == ("hung on", "decided", NOW_S)
