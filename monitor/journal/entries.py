@@ -141,7 +141,7 @@ def _parsed(line: bytes) -> Any:
 
 # -- entries -----------------------------------------------------------------------------------
 
-JOURNAL_SCHEMA: Final = 4
+JOURNAL_SCHEMA: Final = 5
 _PLAIN: Final = {"float": float, "int": int, "str": str, "Policy": Policy}
 
 

@@ -1,7 +1,7 @@
 """What the policy says about an incident: an `Eviction`, or a `Hold`. Pure.
 
 An eviction is one value from its decision to its end: it is stored, journalled, shown, and resumed
-after a takeover; `escalation` moves it.
+after a takeover; `decide.escalation` moves it.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from lightkeeper.monitor.act.quarantine import Quarantine
 from lightkeeper.monitor.act.schedulers.base import Scheduler
 from lightkeeper.monitor.act.targets import Registry
 from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.decide.escalation import handle
 from lightkeeper.monitor.model.escalation import HandedOver, Timeouts
 from lightkeeper.monitor.model.eviction import (
     KEEPER,
@@ -84,6 +85,7 @@ class Bench:
         )
         self.evictors = Evictors(
             parties,
+            handle=handle,
             record=self.recorded.append,
             permit=self.permit,
             durable=self.durable,

@@ -2,7 +2,7 @@
 can answer; only the accused, one at a time, and nothing before it is written.
 
 Each case is a group of one or two fake ranks, and what must be true at the end. When whom is asked
-is tried in virtual time (tests/monitor/model/test_escalation.py).
+is tried in virtual time (tests/monitor/decide/test_escalation.py).
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from lightkeeper.monitor.act.lighthouse import Lighthouse
 from lightkeeper.monitor.act.quarantine import Quarantine
 from lightkeeper.monitor.act.targets import Registry
 from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.decide.escalation import handle
 from lightkeeper.monitor.model.escalation import HandedOver, Timeouts
 from lightkeeper.monitor.model.eviction import Accused, Eviction, Rung, RungResult
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
@@ -175,7 +176,7 @@ class Scene:
             quarantine=self.quarantine, lighthouse=self.light, gate=self.gatekeeper,
             timeouts=timeouts,
         )  # fmt: skip
-        evictors = Evictors(parties, record=lambda _: None)
+        evictors = Evictors(parties, handle=handle, record=lambda _: None)
         if self.gatekeeper is not None:
             self.gatekeeper.start(evictors.log.progress)
         self.stack.callback(evictors.close)

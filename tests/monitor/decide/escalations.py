@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from lightkeeper.monitor.decide.escalation import handle
 from lightkeeper.monitor.model.escalation import (
     Answered,
     Cleared,
@@ -19,7 +20,6 @@ from lightkeeper.monitor.model.escalation import (
     Liveness,
     Probed,
     ProbeResult,
-    handle,
 )
 from lightkeeper.monitor.model.eviction import ASKING, Accused, Eviction, Rung
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId

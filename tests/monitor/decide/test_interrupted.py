@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from lightkeeper.monitor.decide.escalation import handle
 from lightkeeper.monitor.model.escalation import (
     DecidedAgain,
     EvictionDeps,
     Interrupted,
     Reviewed,
-    handle,
 )
 from lightkeeper.monitor.model.eviction import Eviction, EvictionState, Host
 from lightkeeper.monitor.model.incident import Incident, State
@@ -22,8 +22,8 @@ from lightkeeper.monitor.model.observation import (
     Unreachable,
 )
 from tests.changed import replace
+from tests.monitor.decide.escalations import EVICT, fresh
 from tests.monitor.fakes import FakeRank, identity
-from tests.monitor.model.escalations import EVICT, fresh
 from tests.monitor.samples import incident
 
 NOW_S = 200.0
