@@ -58,8 +58,9 @@ _LASTING: Final = (Kind.ABSENT, Kind.PROGRESS_LOST)
 """What stays true until it is made good, or a person closes it."""
 
 
-def why_over(history: History, incident: Incident, config: KeeperConfig) -> str | None:
+def why_over(record: IncidentRecord, history: History, config: KeeperConfig) -> str | None:
     """Why a fault that is not seen now is over; None while that is not known."""
+    incident = record.incident
     if incident.kind is Kind.ABSENT:  # only a person ends it before its group trains again
         tracks = [t for group in incident.groups for t in history.groups().get(group, ())]
         trains = any(t.first_seen_s > incident.verdict.since_s and t.commits for t in tracks)
@@ -722,14 +723,6 @@ def _ended_by_hand(record: IncidentRecord, *_: object) -> str | None:
     return f"{eviction.state}: {eviction.outcome}"
 
 
-def _run_over(_: IncidentRecord, history: History, __: KeeperConfig) -> str:
-    return f"its run is over: run {history.run} began"
-
-
-def _closed(record: IncidentRecord, *_: object) -> str | None:
-    return record.closed
-
-
 def _lasts(record: IncidentRecord, history: History, config: KeeperConfig) -> str | None:
     """The verdict, once it was seen often enough."""
     verdict, marks = record.incident.verdict, record.incident.milestones
@@ -745,16 +738,12 @@ def _left_before(record: IncidentRecord, history: History, config: KeeperConfig)
     return _left(record, history, config, None) if asked else None
 
 
-def _explained(record: IncidentRecord, *_: object) -> str | None:
-    return record.inhibited
+def _run_over(_: IncidentRecord, history: History, __: KeeperConfig) -> str:
+    return f"its run is over: run {history.run} began"
 
 
 def _did_not_last(record: IncidentRecord, *_: object) -> str | None:
     return None if record.restored else "did not last"
-
-
-def _over(record: IncidentRecord, history: History, config: KeeperConfig) -> str | None:
-    return why_over(history, record.incident, config)
 
 
 _PENDING: Final = (State.PENDING,)
@@ -763,18 +752,18 @@ _EVICTING: Final = (State.EVICTING,)
 _OPEN: Final = (*_FAULT, *_EVICTING)
 Why = Callable[[IncidentRecord, History, KeeperConfig], str | None]
 TRANSITIONS: Final[tuple[tuple[tuple[State, ...], Trigger, State, Why], ...]] = (
-    # in        on                        to              if it returns a reason
+    # in        on                        to              if this gives a reason
     (_OPEN,     Trigger.ASKED,            State.EVICTING, _taken_up),
     (_EVICTING, Trigger.REPORTED,         State.RESOLVED, _evicted),
     (_EVICTING, Trigger.REPORTED,         State.FIRING,   _in_vain),
     (_EVICTING, Trigger.REPORTED_BY_HAND, State.RESOLVED, _ended_by_hand),
     (_FAULT,    Trigger.RUN_OVER,         State.RESOLVED, _run_over),
-    (_OPEN,     Trigger.CLOSED,           State.RESOLVED, _closed),
+    (_OPEN,     Trigger.CLOSED,           State.RESOLVED, lambda r, *_: r.closed),
     (_PENDING,  Trigger.SEEN,             State.FIRING,   _lasts),
     (_FAULT,    Trigger.MISSED,           State.RESOLVED, _left_before),
-    (_FAULT,    Trigger.MISSED,           State.RESOLVED, _explained),
+    (_FAULT,    Trigger.MISSED,           State.RESOLVED, lambda r, *_: r.inhibited),
     (_PENDING,  Trigger.MISSED,           State.RESOLVED, _did_not_last),
-    (_FAULT,    Trigger.MISSED,           State.RESOLVED, _over),
+    (_FAULT,    Trigger.MISSED,           State.RESOLVED, why_over),
 )  # fmt: skip
 """The whole state machine, asked from above: an incident that is resolved stays so."""
 
