@@ -1,6 +1,6 @@
-"""What an eviction is told (events) and asks for (instructions). Pure.
+"""The events of an eviction, and the instructions that follow from them. Pure.
 
-`decide.escalation` says what follows from an event, `act.evictor` carries it out.
+`decide.escalation` has the rules, `act.evictor` carries the instructions out.
 """
 
 from __future__ import annotations
