@@ -17,8 +17,6 @@ ROOT: Final = Path(__file__).parents[1]
 PRODUCT: Final = ("lightkeeper", "monitor", "worker_server", "trainer", "dashboards")
 MOST: Final = 15
 OVER: Final[Mapping[str, int]] = {
-    "monitor/act/poller.py:Poller._observe": 19,
-    "monitor/act/targets.py:Registry._admit": 16,
     "monitor/model/quarantine.py:_record": 21,
     "worker_server/rank/collectives.py:Recorder.enter": 28,
 }
