@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Final
 
 from lightkeeper.gate.denylist import AccessRefused, DenialScope, DenyList, SeenReplica
-from lightkeeper.gate.http2 import Connection
+from lightkeeper.gate.http2 import Http2Connection
 from lightkeeper.gate.messages import (
     HEARTBEAT_PATH,
     QUORUM_PATH,
@@ -110,7 +110,7 @@ class ProxiedCall:
     """Bytes already credited to the client but not forwarded yet."""
     trailers: bytes | None = None
     resent: int = 0
-    via: Connection | None = None
+    via: Http2Connection | None = None
     """The connection that carries it to the Lighthouse, as stream `via_number`."""
     via_number: int = 0
     replica: Replica | None = None

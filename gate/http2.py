@@ -196,14 +196,14 @@ class Flusher:
     """Writes the connections' gathered output at the end of a turn."""
 
     def __init__(self) -> None:
-        self.waiting: list[Connection] = []
+        self.waiting: list[Http2Connection] = []
 
     def flush(self) -> None:
         while self.waiting:
             self.waiting.pop().flush()
 
 
-class Connection(asyncio.Protocol):
+class Http2Connection(asyncio.Protocol):
     """Frames, windows and bookkeeping common to client and Lighthouse."""
 
     transport: asyncio.Transport

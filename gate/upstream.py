@@ -47,7 +47,7 @@ DEAF_MS: Final = 10_000
 _LIGHTHOUSE_SLOW: Final = "the Lighthouse does not take it"
 
 
-class Caller(http2.Connection):
+class Caller(http2.Http2Connection):
     """The client whose calls a connection carries."""
 
     def answer_headers(self, call: ProxiedCall, block: bytes, *, end: bool) -> None:
@@ -65,7 +65,7 @@ class Caller(http2.Connection):
         """These calls get no answer from `upstream`; `lost`: it also closed the connection."""
 
 
-class Upstream(http2.Connection):
+class Upstream(http2.Http2Connection):
     """One client's connection to the Lighthouse: carries its calls, and ends with the client."""
 
     def __init__(self, flusher: http2.Flusher, client: Caller) -> None:

@@ -40,6 +40,7 @@ from lightkeeper.monitor.act.schedulers.reconcile import CordonReconciler
 from lightkeeper.monitor.act.targets import Registry
 from lightkeeper.monitor.background import BackgroundWorker
 from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.decide.escalation import handle
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.decide.rules import PolicyError
 from lightkeeper.monitor.journal.entries import Head
@@ -387,6 +388,7 @@ class Service:
         )
         evictors = Evictors(
             parties,
+            handle=handle,
             record=store.save_decision,
             permit=lease.why_not,
             durable=store.flush,

@@ -17,13 +17,6 @@ ROOT: Final = Path(__file__).parents[1]
 PRODUCT: Final = ("lightkeeper", "gate", "monitor", "worker_server", "trainer", "dashboards")
 MOST: Final = 15
 OVER: Final[Mapping[str, int]] = {
-    "monitor/act/poller.py:Poller._observe": 19,
-    "monitor/act/targets.py:Registry._admit": 16,
-    "monitor/model/escalation.py:_gate": 18,
-    "monitor/model/escalation.py:_kill": 19,
-    "monitor/model/escalation.py:_reviewed": 18,
-    "monitor/model/escalation.py:_schedulers": 26,
-    "monitor/model/escalation.py:_workers": 22,
     "monitor/model/quarantine.py:_record": 21,
     "worker_server/rank/collectives.py:Recorder.enter": 28,
 }

@@ -26,19 +26,21 @@ SHARED = {
 """Public functions that several modules have, each with the reason."""
 
 
-def shared_functions() -> dict[str, list[str]]:
-    """Public functions that more than one module of the product defines, with the files."""
+def shared_names(*kinds: type[ast.stmt]) -> dict[str, list[str]]:
+    """Public names that more than one module of the product defines, with the files."""
     files: dict[str, list[str]] = {}
     for path in sorted(path for folder in PRODUCT for path in (ROOT / folder).rglob("*.py")):
         for node in ast.parse(path.read_text()).body:
-            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                continue
-            if not (name := node.name).startswith("_"):
+            if isinstance(node, kinds) and not (name := node.name).startswith("_"):
                 files.setdefault(name, []).append(str(path.relative_to(ROOT)))
     return {name: places for name, places in files.items() if len(places) > 1}
 
 
 def test_a_public_function_has_a_name_of_its_own() -> None:
-    shared = shared_functions()
+    shared = shared_names(ast.FunctionDef, ast.AsyncFunctionDef)
     assert {name: places for name, places in shared.items() if name not in SHARED} == {}
     assert shared.keys() == SHARED.keys(), "an exception that is none any more"
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    assert shared_names(ast.ClassDef) == {}

@@ -60,7 +60,7 @@ See docs/deploy.md.
 """
 
 
-class Launch(NamedTuple):
+class JobLaunch(NamedTuple):
     """The hosts of a launch, as its command and variables say."""
 
     hosts: int = 1
@@ -70,7 +70,7 @@ class Launch(NamedTuple):
     store_port: int = 0
 
 
-def launch_of(environ: Mapping[str, str], command: Sequence[str] = ()) -> Launch:
+def launch_of(environ: Mapping[str, str], command: Sequence[str] = ()) -> JobLaunch:
     """From torchrun's options, its variables, Slurm's, and MASTER_ADDR."""
     options = dict[str, str]()
     for word, after in pairwise([*command, ""]):
@@ -87,7 +87,7 @@ def launch_of(environ: Mapping[str, str], command: Sequence[str] = ()) -> Launch
     port = port or first("master_port", "MASTER_PORT")
     hosts = first("nnodes", "SLURM_NNODES").partition(":")[2] or first("nnodes", "SLURM_NNODES")
     rank = first("node_rank", "SLURM_NODEID")
-    return Launch(
+    return JobLaunch(
         int(hosts) if hosts.isdigit() and address else 1,
         int(rank) if rank.isdigit() else None,
         address,
@@ -107,11 +107,11 @@ def _reach(environ: Mapping[str, str]) -> list[tuple[str, str, int]]:
 
 
 @dataclass(slots=True)
-class Look:
+class HostLook:
     """What the measuring child said."""
 
-    report: Report
-    reports: list[Report] = field(default_factory=list)
+    report: HostFigures
+    reports: list[HostFigures] = field(default_factory=list)
     notes: list[tuple[str, str, str]] = field(default_factory=list)
     """What was looked at; `fine`, `note`, `bad`, `missing` or `cannot be read`; and what of it."""
     doing: str = "the start"
@@ -124,13 +124,13 @@ class Look:
             figures = (*self.report.figures, Figure(*line["figure"]))
             self.report = self.report._replace(figures=figures)
         if "reports" in line:
-            self.reports = [Report.read(row) for row in line["reports"]]
+            self.reports = [HostFigures.read(row) for row in line["reports"]]
 
 
 def look(
-    launch: Launch, environ: Mapping[str, str], limit_s: float, say: Callable[[str], object],
+    launch: JobLaunch, environ: Mapping[str, str], limit_s: float, say: Callable[[str], object],
     program: Sequence[str] = ("-m", "lightkeeper.worker_server.preflight_probe"),
-) -> Look:  # fmt: skip
+) -> HostLook:  # fmt: skip
     """Measure, for at most `limit_s` seconds and one more; what hangs is ended and named."""
     host = node_of(environ)
     plan = launch._asdict() | {
@@ -144,7 +144,7 @@ def look(
     )  # fmt: skip
     lines = queue.SimpleQueue[str]()
     threading.Thread(target=_pass_on, args=(child, lines), daemon=True).start()
-    seen = Look(Report(host))
+    seen = HostLook(HostFigures(host))
     end_s = time.monotonic() + limit_s + 1
     while (left_s := end_s - time.monotonic()) > 0:
         try:
@@ -196,7 +196,7 @@ class Figure(NamedTuple):
     device: str = ""
 
 
-class Report(NamedTuple):
+class HostFigures(NamedTuple):
     """What one host measured."""
 
     host: str
@@ -205,7 +205,7 @@ class Report(NamedTuple):
     """The other host -> MB/s to it and back; 0: it could not be reached."""
 
     @classmethod
-    def read(cls, row: Sequence[Any]) -> Report:
+    def read(cls, row: Sequence[Any]) -> HostFigures:
         """From JSON."""
         host, figures, links = row
         return cls(host, tuple(Figure(*each) for each in figures), links)
@@ -249,7 +249,7 @@ def stands_out(
         yield name, median(values[who] for who in values if who != name), verdict
 
 
-def compare(reports: Sequence[Report]) -> list[Judged]:
+def compare(reports: Sequence[HostFigures]) -> list[Judged]:
     """All figures of all hosts: of the host against other hosts, of a device against its host's."""
     rows, tables = list[Judged](), dict[tuple[str, str, str], dict[str, float]]()
     for report in reports:
@@ -266,7 +266,7 @@ def compare(reports: Sequence[Report]) -> list[Judged]:
     return rows + list(_links(reports))
 
 
-def _links(reports: Sequence[Report]) -> Iterator[Judged]:
+def _links(reports: Sequence[HostFigures]) -> Iterator[Judged]:
     """A host by its best link, for a slow host slows its peers' links too; then single links."""
     best = {each.host: max(each.links.values()) for each in reports if each.links}
     slow = set()
@@ -300,10 +300,10 @@ def rounds(count: int, most: int) -> list[dict[int, int]]:
 # -- what it comes to ----------------------------------------------------------------------------
 
 
-class Answer(NamedTuple):
+class HostAnswer(NamedTuple):
     """What is said, and whether this host is fit."""
 
-    look: Look
+    look: HostLook
     rows: list[Judged]
     odd: list[Judged]
     """What stands out on any host, and where either of two may be the odd one."""
@@ -311,18 +311,18 @@ class Answer(NamedTuple):
 
 
 def judge_host(
-    launch: Launch, environ: Mapping[str, str], limit_s: float, say: Callable[[str], object]
-) -> Answer:
+    launch: JobLaunch, environ: Mapping[str, str], limit_s: float, say: Callable[[str], object]
+) -> HostAnswer:
     """Measure and judge."""
     seen = look(launch, environ, limit_s, say)
     rows = compare(seen.reports)
     odd = [row for row in rows if row.verdict in (BAD, UNSURE)]
     ours = any(row.host == seen.report.host and row.verdict == BAD for row in odd)
     bad = any(state == "bad" for _, state, _ in seen.notes)
-    return Answer(seen, rows, odd, not ours and not bad)
+    return HostAnswer(seen, rows, odd, not ours and not bad)
 
 
-def as_json(answer: Answer) -> str:
+def as_json(answer: HostAnswer) -> str:
     rows = [row._asdict() for row in answer.rows]
     notes = [dict(zip(("check", "state", "said"), note, strict=True)) for note in answer.look.notes]
     return json.dumps({
@@ -332,7 +332,7 @@ def as_json(answer: Answer) -> str:
     }, indent=2)  # fmt: skip
 
 
-def as_text(answer: Answer) -> str:
+def as_text(answer: HostAnswer) -> str:
     """A table of this host's figures, then what stands out anywhere."""
     host, reports = answer.look.report.host, answer.look.reports
     lines = [f"{'figure':34} {'this host':>18} {'the others':>10}  verdict"]
@@ -390,7 +390,7 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error("--store HOST:PORT or MASTER_ADDR is needed where several hosts meet")
     if not 5 <= args.limit <= 3600 or args.hosts < 1:
         parser.error("expected --limit of 5 to 3600 seconds, --hosts of at least 1")
-    launch = Launch(args.hosts, args.rank, address, int(port))
+    launch = JobLaunch(args.hosts, args.rank, address, int(port))
     answer = judge_host(launch, os.environ, args.limit, lambda text: sys.stderr.write(f"{text}\n"))
     print(as_json(answer) if args.json else as_text(answer))  # noqa: T201
     return int(not answer.fit)

@@ -28,7 +28,7 @@ from lightkeeper.worker_server.check_host import (
     MATMUL,
     MEMORY,
     Figure,
-    Report,
+    HostFigures,
     rounds,
 )
 from lightkeeper.worker_server.doctor import FAILED, OK, of_name
@@ -130,7 +130,7 @@ def _reach(check: str, host: str, port: int) -> None:
         _tell(note=[check, "fine", f"{host}:{port} answers"])
 
 
-class Probe(NamedTuple):
+class HostProbe(NamedTuple):
     """One look at this host; `kind` is `cpu` or `cuda`."""
 
     torch: Any
@@ -293,7 +293,9 @@ def _meet(
     return (meeting, names) if len(names) > 1 else None
 
 
-def _links(probe: Probe, meeting: Meeting, names: list[str], until_s: float) -> dict[str, float]:
+def _links(
+    probe: HostProbe, meeting: Meeting, names: list[str], until_s: float
+) -> dict[str, float]:
     me, links = meeting.number, dict[str, float]()
     for turn, met in enumerate(rounds(len(names), _ROUNDS_MOST)):
         if me not in met or time.monotonic() > until_s:
@@ -330,10 +332,10 @@ def main() -> None:
         torch: Any = importlib.import_module("torch")
     except ImportError:
         _tell(note=["torch", "cannot be read", "not installed: neither cores nor links compared"])
-        _guarded(DISK, partial(Probe(None, "cpu", []).folder, DISK, "."))
+        _guarded(DISK, partial(HostProbe(None, "cpu", []).folder, DISK, "."))
         return
     torch.set_num_threads(1)
-    probe = Probe(torch, "cuda" if torch.cuda.is_available() else "cpu", [])
+    probe = HostProbe(torch, "cuda" if torch.cuda.is_available() else "cpu", [])
     met = _meet(torch.distributed.TCPStore, plan, end_s) if plan["hosts"] > 1 else None
     limit_s = plan["limit_s"] / 3
     _guarded(MATMUL, probe.compute, limit_s)
@@ -343,7 +345,7 @@ def main() -> None:
         return
     meeting, names = met
     links = _links(probe, meeting, names, end_s - 12)
-    report = Report(host, (*probe.figures,), links)
+    report = HostFigures(host, (*probe.figures,), links)
     meeting.store.set(f"report/{meeting.number}", json.dumps(report))
 
     def share() -> None:

@@ -300,7 +300,13 @@ class Ending:
     """True if it was raised by what waits for other ranks (torch.distributed, TorchFT, gloo, NCCL),
     by its frames and its type, and not by the rank's own code. None: that is not known."""
     detail: str | None = None
-    """What its host adds to the exception: `port 29500 is taken by python3 (pid 4711)`."""
+    """What its host adds to the exception (`port 29500 is taken by python3 (pid 4711)`), or to the
+    signal (`the OOM killer ended 1`)."""
+
+    @property
+    def raised(self) -> str:
+        """The exception's type, as Python names it; empty: none is known."""
+        return "" if self.exception is None else self.exception.partition(":")[0]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sentence", printable_line(self.sentence))

@@ -18,7 +18,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from lightkeeper.monitor.model.eviction import Evict, EvictionState
+from lightkeeper.monitor.model.eviction import Eviction, EvictionState
 from lightkeeper.monitor.model.names import Host
 from lightkeeper.monitor.model.observation import Failure
 from tests.changed import replace
@@ -106,7 +106,7 @@ class LongFleet(SimFleet):
                 self.kill(rank)
                 self.silent_until[rank.name] = (self.now_s + 1e9, Failure.TIMEOUT)
 
-    def evict(self, decision: Evict) -> None:
+    def evict(self, decision: Eviction) -> None:
         super().evict(decision)
         self.kept_out -= set(decision.keep_out)  # the quarantine has them
 

@@ -52,8 +52,7 @@ from lightkeeper.monitor.act.quarantine import Quarantine
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.loop.evictions import accused_in, handed_over
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.escalation import decided
-from lightkeeper.monitor.model.eviction import Evict, Eviction, Scope
+from lightkeeper.monitor.model.eviction import Eviction, Scope
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import Host
 from lightkeeper.monitor.model.observation import Failure, Snapshot, Vitals
@@ -455,7 +454,7 @@ class Weeks:
             self.incidents[incident.id] = incident
             self._judge(incident)
         for decision in result.decisions:
-            if isinstance(decision, Evict):
+            if isinstance(decision, Eviction):
                 self._evict(decision, snapshot)
             else:
                 account.guards[str(decision.guard)] += 1
@@ -546,9 +545,9 @@ class Weeks:
                 f"{self.fleet.now_s - happened.at_s:.0f} s" for happened in self.open)  # fmt: skip
         return ", ".join(faults) or "nothing"
 
-    def _evict(self, evict: Evict, snapshot: Snapshot) -> None:
+    def _evict(self, evict: Eviction, snapshot: Snapshot) -> None:
         incident = self.incidents[evict.incident_id]
-        eviction = decided(evict, accused_in(evict.group, snapshot), snapshot.now_s)
+        eviction = replace(evict, accused=accused_in(evict.group, snapshot))
         if handed_over(eviction, snapshot, incident).refused is not None:
             self.account.refused += 1
             return

@@ -1,10 +1,10 @@
 """Carries out evictions, one at a time: instructions become requests, answers become events.
 
-Nothing is decided here; `model.escalation` does that. No request is sent while this monitor may not
-act; during a pause, only for evictions by a person. The thread waits for evidence, the disk and
+Nothing is decided here: `decide.escalation` does that. No request is sent while this monitor may
+not act; during a pause, only for evictions by a person. The thread waits for evidence, the disk and
 looks, but not for other answers. The fetcher's loop asks the Lighthouse and the WorkerServers; each
 scheduler has its own thread, so one that hangs delays no other. A request that crashes counts as
-answered. `EvictionLog` holds the evictions and applies events to them (`model.escalation.handle`);
+answered. `EvictionLog` holds the evictions and applies events to them (`decide.escalation.handle`);
 it records each change before the next instruction. `Evictors` is the thread that carries them out.
 """
 
@@ -41,12 +41,12 @@ from lightkeeper.monitor.model.escalation import (
     Interrupted,
     LighthouseSeen,
     Liveness,
+    Move,
     Probe,
     Probed,
     ProbeResult,
     Revoked,
     Timeouts,
-    handle,
 )
 from lightkeeper.monitor.model.eviction import (
     KEEPER,
@@ -363,6 +363,8 @@ PROGRESS_KEPT_S: Final = 3600.0
 
 Key = tuple[IncidentId, float]
 Evidence = Callable[[], str]
+Handle = Callable[[Eviction, Event, float, EvictionDeps], Move]
+"""What follows from an event (`decide.escalation`)."""
 Change = tuple[Eviction | None, Eviction]
 """An eviction before (None: new) and after a change."""
 
@@ -371,9 +373,10 @@ class EvictionLog:
     """Open evictions, and those of the last hour. Safe to use from any thread."""
 
     def __init__(
-        self, clock: Clock, deps: EvictionDeps, record: Callable[[Eviction], None]
+        self, clock: Clock, deps: EvictionDeps, record: Callable[[Eviction], None], handle: Handle
     ) -> None:
         self._clock = clock
+        self._handle = handle
         self._deps = deps
         self._record = record
         self._lock = threading.RLock()
@@ -458,7 +461,7 @@ class EvictionLog:
             before = self.get(key)
             if before is None:
                 return ()
-            after, instructions = handle(before, event, self._clock.now_s(), self._deps)
+            after, instructions = self._handle(before, event, self._clock.now_s(), self._deps)
             if after != before:
                 self._keep(before, after)
         return instructions
@@ -497,6 +500,7 @@ class Evictors:
 
     Args:
         parties: what it sends requests to.
+        handle: what follows from an event.
         record: stores each change of an eviction.
         permit: why no request may be sent now, or None.
         durable: writes to disk what was recorded; returns whether that worked.
@@ -508,6 +512,7 @@ class Evictors:
         self,
         parties: Parties,
         *,
+        handle: Handle,
         record: Callable[[Eviction], None],
         permit: Callable[[], str | None] = lambda: None,
         durable: Callable[[], bool] = lambda: True,
@@ -524,7 +529,7 @@ class Evictors:
             schedulers=tuple(scheduler.name for scheduler in parties.schedulers),
             sinks=tuple(sinks),
         )
-        self.log = EvictionLog(parties.clock, deps, record)
+        self.log = EvictionLog(parties.clock, deps, record, handle)
         self._jobs = BackgroundQueue("evict", self._carry_out)
 
     def submit(self, key: Key, event: HandedOver, evidence: Evidence | None = None) -> None:

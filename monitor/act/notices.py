@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 from urllib.parse import quote
 
 from lightkeeper.monitor.act.http import Question
-from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, Guard, rulings, taken_up
+from lightkeeper.monitor.model.eviction import Decision, Eviction, Guard, rulings, taken_up
 from lightkeeper.monitor.model.incident import Incident, State, oldest_first
 from lightkeeper.monitor.model.names import IncidentId
 from lightkeeper.monitor.model.plain import readable
@@ -80,7 +80,7 @@ class NoticeFacts:
 
     now_s: float
     incidents: Sequence[Incident]
-    decisions: Mapping[IncidentId, Sequence[DecisionRow]]
+    decisions: Mapping[IncidentId, Sequence[Decision]]
     ahead_s: float = 0.0
     """Of the wall clock before the monitor's."""
 

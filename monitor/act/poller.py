@@ -236,18 +236,21 @@ class Poller:
         observations = tuple(
             [seen.get(t.identity.rank) or _observed(t, _UNASKED, 0.0) for t in targets]
         )
-        failed = [
-            (observation.rank, observation.outcome.reason)
-            for observation in observations
-            if isinstance(observation.outcome, Unreachable)
-        ]
-        self._left = frozenset(rank for rank, why in failed if why is Failure.UNASKED)
-        self._silent = frozenset(
-            rank
-            for rank, why in failed
-            if why is Failure.TIMEOUT or (why is Failure.UNASKED and rank in self._silent)
+        self._remember(
+            {
+                observation.rank: observation.outcome.reason
+                for observation in observations
+                if isinstance(observation.outcome, Unreachable)
+            }
         )
         return observations
+
+    def _remember(self, failed: Mapping[RankName, Failure]) -> None:
+        """Keep who was not asked, and who did not answer in time or was not asked since."""
+        before = self._silent
+        self._left = frozenset(rank for rank, why in failed.items() if why is Failure.UNASKED)
+        late = {rank for rank, why in failed.items() if why is Failure.TIMEOUT}
+        self._silent = frozenset(late | (self._left & before))
 
     def _speaks_for(self, who: Identity, url: str) -> tuple[Host, str | None, str | None]:
         """A key: ranks that have it in common may report each other.

@@ -14,7 +14,7 @@ from lightkeeper.monitor.act.http import Fetcher, FetchError, Question
 from lightkeeper.monitor.act.schedulers.base import Deadline, NotDone
 from lightkeeper.monitor.act.testimonies import QUERIES, Said, worded
 from lightkeeper.monitor.model.names import Host, host_and_port, without_secrets
-from lightkeeper.monitor.model.queries import Query
+from lightkeeper.monitor.model.queries import PrometheusQuery
 
 ANSWER_MAX_BYTES: Final = 8 * 1024 * 1024
 _SERIES_MOST: Final = 10_000
@@ -22,7 +22,7 @@ _SERIES_MOST: Final = 10_000
 _LONGEST_S: Final = 15 * 86_400.0
 """Prometheus keeps 15 days by default."""
 _LABELS: Final = ("Hostname", "hostname", "nodename", "node", "kubernetes_node", "host", "instance")
-_NODENAMES: Final = Query("nodename", "node_uname_info")
+_NODENAMES: Final = PrometheusQuery("nodename", "node_uname_info")
 """node-exporter's: `instance` -> `nodename`; its other series have only `instance`."""
 
 
@@ -53,7 +53,7 @@ class Prometheus:
     every_s: Final = 15.0
 
     def __init__(
-        self, url: str, fetcher: Fetcher, queries: Callable[[], Sequence[Query]],
+        self, url: str, fetcher: Fetcher, queries: Callable[[], Sequence[PrometheusQuery]],
         age_s: Callable[[], float], authorization: str | None = None,
     ) -> None:  # fmt: skip
         """`queries`: those of the policy; `age_s`: of the run, in seconds."""
@@ -83,7 +83,7 @@ class Prometheus:
         if refused:
             raise NotDone("; ".join(refused))
 
-    def _ask(self, query: Query, deadline: Deadline) -> Sequence[_Series]:
+    def _ask(self, query: PrometheusQuery, deadline: Deadline) -> Sequence[_Series]:
         """The series of a query's answer.
 
         Raises:
@@ -108,7 +108,7 @@ class Prometheus:
             raise _RefusedError(f"no answer of Prometheus: {exc}") from exc
 
 
-def _said(query: Query, series: _Series, nodenames: dict[str, str]) -> Said | None:
+def _said(query: PrometheusQuery, series: _Series, nodenames: dict[str, str]) -> Said | None:
     """What a series says, with the names that may be the host's; None: its value is no number."""
     labels = series.metric
     try:

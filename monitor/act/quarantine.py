@@ -28,7 +28,7 @@ from lightkeeper.monitor.model.eviction import (
     KEEPER,
     Change,
     Decision,
-    Evict,
+    Eviction,
     QuarantineEntry,
     QuarantineEvent,
     Scope,
@@ -320,7 +320,7 @@ def evictions(
 ) -> Iterator[QuarantineEvent]:
     """Events for the hosts of culprits whose eviction was decided; by hand, nobody is accused."""
     for decision in decisions:
-        blamed = incident(decision.incident_id) if isinstance(decision, Evict) else None
+        blamed = incident(decision.incident_id) if isinstance(decision, Eviction) else None
         if blamed is not None:
             yield from _events_of(blamed, Change.EVICTED, now_s)
 

@@ -144,6 +144,11 @@ def _network(address: str) -> str:
     return str(ip) if ip.version == 4 else str(ip_network((int(ip), 64), strict=False))
 
 
+def _renewed(target: Target, old: Target) -> Target:
+    first, died_s = old.bringer or target.bringer, target.died_s or old.died_s
+    return replace(target, died_s=died_s, bringer=first, trained_as=old.trained_as)
+
+
 def _is(target: Target, identity: Identity) -> bool:
     return target.identity.incarnation == identity.incarnation
 
@@ -305,9 +310,7 @@ class Registry:
             self._take_over(target)
             self._begin(target, new=not renamed)
         elif old is not None:
-            first = old.bringer or target.bringer
-            died_s = target.died_s or old.died_s
-            target = replace(target, died_s=died_s, bringer=first, trained_as=old.trained_as)
+            target = _renewed(target, old)
         self._put(target)
         if self._left.get(rank) == target.identity.incarnation:
             del self._left[rank]

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from lightkeeper.monitor.model.names import one_line
-from lightkeeper.monitor.model.queries import Query, query_from
+from lightkeeper.monitor.model.queries import PrometheusQuery, query_from
 from lightkeeper.worker_server.wire import Testimony, Weight
 
 _TABLE: Final = tomllib.loads(Path(__file__).with_name("cluster.toml").read_text(encoding="utf-8"))
-_READINGS: Final[dict[str, list[tuple[re.Pattern[str], Query]]]] = {}
+_READINGS: Final[dict[str, list[tuple[re.Pattern[str], PrometheusQuery]]]] = {}
 """By the first word of a fact."""
 for _row in _TABLE["reading"]:
-    _words = Query(_row["code"], "", Weight(_row["weight"]), _row["text"])
+    _words = PrometheusQuery(_row["code"], "", Weight(_row["weight"]), _row["text"])
     _rows = _READINGS.setdefault(_row["match"].partition(" ")[0], [])
     _rows.append((re.compile(_row["match"]), _words))
-QUERIES: Final[tuple[Query, ...]] = tuple(
+QUERIES: Final[tuple[PrometheusQuery, ...]] = tuple(
     query for row in _TABLE["prometheus"] if (query := query_from(row, "", [])) is not None
 )
 Said = tuple[Sequence[str], Testimony]
@@ -49,7 +49,7 @@ def seconds_since(text: Any, now_s: float) -> float:
         return UNKNOWN_S
 
 
-def worded(witness: str, row: Query, words: Mapping[str, str], for_s: float) -> Testimony:
+def worded(witness: str, row: PrometheusQuery, words: Mapping[str, str], for_s: float) -> Testimony:
     """A testimony in the words of a row, where `{name}` stands for `words[name]`, and within the
     bounds of the wire.
     """

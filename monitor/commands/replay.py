@@ -27,7 +27,7 @@ from lightkeeper.monitor.commands.policy import threshold, thresholds
 from lightkeeper.monitor.commands.printing import console, print_json, show_table, text
 from lightkeeper.monitor.decide.rules import Effective, Policy, PolicyError
 from lightkeeper.monitor.decide.rules import changes as rules_changed
-from lightkeeper.monitor.journal.entries import End, JournalError
+from lightkeeper.monitor.journal.entries import JournalEnd, JournalError
 from lightkeeper.monitor.journal.replay import (
     Account,
     Closed,
@@ -227,7 +227,7 @@ def _travel(journey: Journey) -> None:
             case Closed():
                 if event.damage is not None:
                     journey.damage.append(f"{event.path}: {event.damage}")
-                elif event.how is End.CUT:
+                elif event.how is JournalEnd.CUT:
                     journey.notes.append(
                         f"{event.path.name} was cut short: its monitor was killed, still writes "
                         "it, or its disk was full"

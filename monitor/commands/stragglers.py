@@ -31,7 +31,7 @@ from lightkeeper.monitor.commands.offline import (
     verdict,
 )
 from lightkeeper.monitor.model.units import clean, counted, sentence
-from lightkeeper.monitor.offline.slow import Report, SlowKind, SlowVerdict, judge, named_ranks
+from lightkeeper.monitor.offline.slow import SlowKind, SlowReport, SlowVerdict, judge, named_ranks
 from lightkeeper.monitor.offline.timings import TableError, TimingTable, load_table
 from lightkeeper.monitor.show.report import (
     FindingWords,
@@ -110,7 +110,7 @@ KINDS: Final = {
 """The class in ALGORITHMS.md section 0, and what the culprits are."""
 
 
-def body(table: TimingTable, report: Report) -> dict[str, Any]:
+def body(table: TimingTable, report: SlowReport) -> dict[str, Any]:
     """What `--format json` prints; keys may be added, not removed."""
     return {
         "schema": SCHEMA,
@@ -160,7 +160,7 @@ def _ranks(table: TimingTable, codes: tuple[int, ...]) -> list[int]:
     return sorted(int(rank) for rank in table.ranks[list(codes)])
 
 
-def print_stragglers(console: Console, table: TimingTable, report: Report) -> None:
+def print_stragglers(console: Console, table: TimingTable, report: SlowReport) -> None:
     """The answer, the verdicts, the slowest ranks, and what limits them."""
     culprits = named_ranks(table, report.culprits) if report.culprits else ""
     unnamed = sum(not verdict.culprits for verdict in report.verdicts)
@@ -174,7 +174,7 @@ def print_stragglers(console: Console, table: TimingTable, report: Report) -> No
         console.print(part)
 
 
-def _read(table: TimingTable, report: Report) -> str:
+def _read(table: TimingTable, report: SlowReport) -> str:
     span = f"steps {table.steps[0]} to {table.steps[-1]}" if len(table.steps) > 1 else "one step"
     return (
         f"{counted(len(table), 'row')} of {counted(len(table.ranks), 'rank')} in "
@@ -194,7 +194,7 @@ def _words(table: TimingTable, slow: SlowVerdict) -> FindingWords:
     return FindingWords(who, what, kind, slow.confidence, slow.reason, facts)
 
 
-def _slowest(table: TimingTable, report: Report) -> ReportTable:
+def _slowest(table: TimingTable, report: SlowReport) -> ReportTable:
     ops = sorted({name for pace in report.paces for name in pace.ratios})[:_OPS]
     culprits = _ranks(table, report.culprits)
     rows = [

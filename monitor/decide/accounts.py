@@ -10,7 +10,7 @@ from typing import Final
 
 from lightkeeper.monitor.model.eviction import (
     KEEPER,
-    DecisionRow,
+    Decision,
     Eviction,
     Guard,
     rulings,
@@ -51,7 +51,7 @@ class IncidentAccount:
 
 def account(
     incident: Incident,
-    rows: Sequence[DecisionRow],
+    rows: Sequence[Decision],
     lost: float | None,
     now_s: float,
 ) -> IncidentAccount:
@@ -78,7 +78,7 @@ def account(
     )
 
 
-def _decided(incident: Incident, rows: Sequence[DecisionRow], *, asked: bool) -> tuple[str, str]:
+def _decided(incident: Incident, rows: Sequence[Decision], *, asked: bool) -> tuple[str, str]:
     """Who decided, and why."""
     evicts = [row for row in rows if isinstance(row, Eviction)]
     if evicts and evicts[-1].author != KEEPER:
@@ -92,7 +92,7 @@ def _decided(incident: Incident, rows: Sequence[DecisionRow], *, asked: bool) ->
     return "nobody", why if guard is Guard.WATCH_ONLY else f"held by {guard}: {why}"
 
 
-def _outcome(incident: Incident, rows: Sequence[DecisionRow], *, asked: bool) -> str:
+def _outcome(incident: Incident, rows: Sequence[Decision], *, asked: bool) -> str:
     if asked:
         failed = any(eviction.failed is not None for eviction in taken_up(rows)[-1:])
         return "failed" if failed else "evicting" if incident.open else "evicted"

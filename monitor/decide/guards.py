@@ -18,7 +18,6 @@ from lightkeeper.monitor.decide.rules import DEFAULT, Policy, PolicyAction, utc_
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import (
     EndManner,
-    Evict,
     Eviction,
     EvictionState,
     Guard,
@@ -663,7 +662,7 @@ def decide(
 ) -> tuple[Ruling, ...]:
     """One decision for each given incident that accuses somebody.
 
-    At most one is an `Evict`, except for groups that share a dead host. `incidents` are firing and
+    At most one is an eviction, except for groups that share a dead host. `incidents` are firing and
     were seen in this tick. The oldest is decided first.
     """
     decisions: list[Ruling] = []
@@ -675,7 +674,7 @@ def decide(
         decision = _decide(case)
         decisions.append(decision)
         asked = Eviction(incident.id, case.group, None, fleet.now_s, lost=_lost_hosts(case))
-        if isinstance(decision, Evict):
+        if isinstance(decision, Eviction):
             going, past = (*fleet.in_flight, case.group), (*fleet.past, asked)
             fleet = replace(fleet, in_flight=going, past=past)
         elif decision.would is not None:
@@ -697,16 +696,20 @@ def _decide(case: Case) -> Ruling:
     return evict_of(case)
 
 
-def evict_of(case: Case) -> Evict:
+def evict_of(case: Case) -> Eviction:
     """The eviction if no guard objects."""
     view, incident, verdict = case.view, case.incident, case.incident.verdict
     why = again(case)
     # what an operator can act on comes first: what is broken on the host, if that is known
     broken = f"{verdict.evidence.get('machine', '')}; " if verdict.blamed else ""
-    return Evict(
+    return Eviction(
         incident_id=incident.id,
         group=case.group,
         replica_id=None if view is None else view.replica_id,
+        asked_s=case.fleet.now_s,
+        decided_s=case.fleet.now_s,
+        state=EvictionState.DECIDED,
+        taken_up=False,
         quarantine=() if why else _quarantine(case),
         reason=f"{broken}{incident.kind.value}: {verdict.reason}{f'; {why}' if why else ''}",
         keep_out=() if not why or view is None else view.names or (case.group,),
@@ -716,7 +719,7 @@ def evict_of(case: Case) -> Evict:
 
 
 def _lost_hosts(case: Case) -> Mapping[Host, bool]:
-    """As `Evict.lost`."""
+    """As `Eviction.lost`."""
     view, blames = case.view, case.action is not PolicyAction.EVICT
     if view is None or not case.lost:
         return {}

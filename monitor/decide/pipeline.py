@@ -467,7 +467,7 @@ class Pipeline:
             for eviction in evictions
             if eviction.open
         ]
-        self._tracker.go_on(incidents, unfinished, before)
+        self._tracker.go_on(self._history, incidents, unfinished, before)
         self._past, self._released = [], set()
         self._take_past((*evictions, *unfinished))
 

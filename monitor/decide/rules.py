@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import to_builtins
 
 from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
-from lightkeeper.monitor.model.queries import QUERIES_MOST, Query, query_from
+from lightkeeper.monitor.model.queries import QUERIES_MOST, PrometheusQuery, query_from
 from lightkeeper.monitor.model.verdict import FAULTS, OF_LIGHTHOUSE, Kind, Severity
 
 
@@ -63,7 +63,7 @@ class Policy:
         default_factory=lambda: {kind: _GRACE_S.get(kind, 1.0) for kind in FAULTS}
     )
     """Between SIGTERM and SIGKILL of an eviction, for every kind."""
-    queries: tuple[Query, ...] = ()
+    queries: tuple[PrometheusQuery, ...] = ()
     """Asked of Prometheus, besides the shipped ones or in place of those with the same code."""
 
     def action(self, kind: Kind, severity: Severity) -> PolicyAction:
@@ -107,11 +107,7 @@ def problem_of(name: str, value: Any) -> str | None:
     fits = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
     if not fits:
         return f"is {value!r}, expected a {'whole ' if whole else ''}number such as {default!r}"
-    try:
-        KeeperConfig.check(name, value)
-    except ConfigError as exc:
-        return str(exc).removeprefix(f"{name} ")
-    return None
+    return KeeperConfig.problem_with(name, value)
 
 
 def suggestion(name: str, names: tuple[str, ...]) -> str:
@@ -274,7 +270,7 @@ _NOBODY: Final = (PolicyAction.OBSERVE, PolicyAction.PAGE)
 """What fits a fault that accuses no group: there is nobody to evict."""
 
 
-def _queries(tables: Any, problems: list[str]) -> tuple[Query, ...]:
+def _queries(tables: Any, problems: list[str]) -> tuple[PrometheusQuery, ...]:
     if not isinstance(tables, list | tuple) or len(tables) > QUERIES_MOST:
         problems.append(f"prometheus: expected at most {QUERIES_MOST} tables [[prometheus]]")
         return ()

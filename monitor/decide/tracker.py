@@ -1,4 +1,4 @@
-"""The state machine of incidents over ticks.
+"""Incidents over ticks: one record each, and one table of what moves them (`TRANSITIONS`).
 
 Theory of operation. A verdict belongs to the open incident of the same kind on the same
 group; otherwise it opens one. An incident seen in enough consecutive sweeps with the same suspects
@@ -7,14 +7,16 @@ left the quorum it is resolved. A pending incident is dropped the first time it 
 firing one ends only on positive evidence: the rank moved, is another process, or is gone. Being
 unable to see it is no evidence. Milestones are still awaited after the end. After a restart of
 the monitor restored incidents continue: the same fault gets the same incident, and an
-eviction asked before is finished or asked again, never forgotten.
+eviction asked before is finished or asked again, never forgotten. An eviction by hand is an
+incident, too: it accuses nobody, judges nothing, and ends as its eviction does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from itertools import count
 from operator import attrgetter
 from typing import Any, Final
@@ -22,13 +24,13 @@ from typing import Any, Final
 from lightkeeper.monitor.decide.commits import Commits
 from lightkeeper.monitor.decide.guards import COSTS_KEPT, price_s, teaches
 from lightkeeper.monitor.detect.dead import told
-from lightkeeper.monitor.detect.detectors import Wait
+from lightkeeper.monitor.detect.detectors import VictimWait
 from lightkeeper.monitor.detect.endings import End, end_of
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.detect.wording import looks
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Evict, Eviction, EvictionState, Guard, Ruling
+from lightkeeper.monitor.model.eviction import Eviction, EvictionState, Guard, Ruling
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import (
     Incident,
@@ -44,7 +46,7 @@ from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, one
 from lightkeeper.monitor.model.verdict import OF_LIGHTHOUSE, Kind, Severity, Verdict
 from lightkeeper.monitor.model.wording import bring_back, listed, seconds
 
-# -- ending ------------------------------------------------------------------------------------
+# -- why a fault is over -----------------------------------------------------------------------
 
 GONE_UNCONFIRMED_S: Final = 30.0
 """An eviction whose processes are gone for this long no longer blocks others, even without a new
@@ -56,8 +58,9 @@ _LASTING: Final = (Kind.ABSENT, Kind.PROGRESS_LOST)
 """What stays true until it is made good, or a person closes it."""
 
 
-def why_over(history: History, incident: Incident, config: KeeperConfig) -> str | None:
+def why_over(record: IncidentRecord, history: History, config: KeeperConfig) -> str | None:
     """Why a fault that is not seen now is over; None while that is not known."""
+    incident = record.incident
     if incident.kind is Kind.ABSENT:  # only a person ends it before its group trains again
         tracks = [t for group in incident.groups for t in history.groups().get(group, ())]
         trains = any(t.first_seen_s > incident.verdict.since_s and t.commits for t in tracks)
@@ -261,52 +264,7 @@ def _suspect_tracks(history: History, incident: Incident) -> list[RankTrack]:
     return [track for track in tracks if track is not None and track.observation is not None]
 
 
-# -- story -------------------------------------------------------------------------------------
-
-
-def enter_state(
-    incident: Incident, at_s: float, state: State, reason: str, **changes: Any
-) -> Incident:
-    return noted(incident, at_s, state.value, reason, state=state, **changes)
-
-
-def resolved(incident: Incident, at_s: float, why: str) -> Incident:
-    return enter_state(incident, at_s, State.RESOLVED, why, resolution=why)
-
-
-def noted(incident: Incident, at_s: float, to: str, reason: str, **changes: Any) -> Incident:
-    """The incident with one more story line, such as a milestone, and its changes."""
-    return replace(incident, story=(*incident.story, Transition(at_s, to, reason)), **changes)
-
-
-def differs(before: Incident | None, after: Incident) -> bool:
-    """True if more has changed than when an incident was last seen, and how its verdict puts it."""
-    if before is None or before.verdict.confidence is not after.verdict.confidence:
-        return True
-    return before != replace(after, last_seen_s=before.last_seen_s, verdict=before.verdict)
-
-
-# -- aftermath ---------------------------------------------------------------------------------
-
-
-def followed(history: History, incident: Incident, config: KeeperConfig) -> Incident:
-    """The incident with the milestones of this tick; they are awaited even after its end."""
-    marks = incident.milestones
-    since_s = marks.evict_asked_s
-    if since_s is None and (not incident.open or incident.kind is Kind.DEAD):  # it may be gone
-        since_s = marks.firing_s
-    # without groups there is nobody to come back
-    if since_s is None or history.now_s - since_s > config.follow_s or not incident.groups:
-        return incident
-    for milestone, reason, when in _AWAITED:
-        if getattr(marks, f"{milestone}_s") is not None:
-            continue
-        if (at_s := when(history, incident, since_s)) is not None:
-            incident = _reached(incident, at_s, milestone, reason)
-    if marks.rejoined_s is None and incident.milestones.rejoined_s is not None:
-        back = (track.rank for track in history.present() if track.group in incident.groups)
-        incident = replace(incident, back_on=history.hosts(tuple(back)))
-    return incident
+# -- milestones --------------------------------------------------------------------------------
 
 
 def _left_quorum_s(history: History, incident: Incident, _: float) -> float | None:
@@ -322,11 +280,6 @@ def _survivor_commit_s(history: History, incident: Incident, since_s: float) -> 
     others = (track for track in history.present() if track.group not in incident.groups)
     commits = (track.last_commit_s for track in others if out_s is not None)
     return min((at_s for at_s in commits if at_s and at_s > (out_s or 0.0)), default=None)
-
-
-def _reached(incident: Incident, at_s: float, milestone: str, reason: str) -> Incident:
-    marks = replace(incident.milestones, **{f"{milestone}_s": at_s})
-    return noted(incident, at_s, milestone, reason, milestones=marks)
 
 
 def _rejoined_s(history: History, incident: Incident, _: float) -> float | None:
@@ -348,22 +301,6 @@ def _rejoined_s(history: History, incident: Incident, _: float) -> float | None:
     return max(first_s, default=None)
 
 
-def _heard(history: History, incident: Incident) -> Incident:
-    """The incident with what a scheduler says of its ranks since it was acted on: the verdict
-    stands, and its story continues.
-    """
-    before = incident.verdict.evidence.get("scheduler")
-    asked = incident.milestones.evict_asked_s is not None
-    if before is None or not asked or not incident.open or not history.ends:
-        return incident
-    said = told(history, _suspect_tracks(history, incident))
-    if said is None or said.code == "evicted":
-        return incident
-    line = one_line(f"{said.witness}: {said.text}")
-    news = line not in (before, *(each.reason for each in incident.story))
-    return noted(incident, history.now_s, "scheduler", line) if news else incident
-
-
 _AWAITED: Final = (
     ("left_quorum", "a quorum without it is seen", _left_quorum_s),
     ("survivor_commit", "another group commits", _survivor_commit_s),
@@ -371,100 +308,49 @@ _AWAITED: Final = (
 )
 
 
-# -- evicting ----------------------------------------------------------------------------------
+# -- sighting ----------------------------------------------------------------------------------
 
 
-def being_evicted(incident: Incident, eviction: Eviction) -> Incident:
-    """The incident in state `evicting`, unless this eviction is already noted."""
-    asked_s = incident.milestones.evict_asked_s
-    if asked_s is not None and eviction.asked_s <= asked_s:
-        return incident
-    marks = replace(incident.milestones, evict_asked_s=eviction.asked_s)
-    why = f"asked for {eviction.group}"
-    return enter_state(incident, eviction.asked_s, State.EVICTING, why, milestones=marks)
-
-
-def reported(
-    history: History, incident: Incident, eviction: Eviction | None, config: KeeperConfig
-) -> Incident:
-    """The incident after the evictor's report on its eviction: asked, left, failed, or unchanged.
-
-    None: the evictor does not know it, since it was asked before a restart. It fires again.
-    """
+def opened(history: History, verdict: Verdict, taken: Container[IncidentId]) -> Incident:
     now_s = history.now_s
-    if eviction is not None:
-        incident = being_evicted(incident, eviction)
-    if incident.state is not State.EVICTING:
-        return incident
-    if eviction is not None and eviction.lost and _awaits_it(history, incident):
-        ended = None
-    else:
-        ended = resolved_by_eviction(history, incident, eviction, config)
-    if ended is None and eviction is None and restarted(history, incident):
-        ended = resolved(incident, now_s, other_processes(history, incident))
-    if ended is not None:
-        return ended
-    why = _in_vain(history, eviction, config)
-    return incident if why is None else enter_state(incident, now_s, State.FIRING, why)
+    accused = (*verdict.culprits, *verdict.groups)
+    subject = "job" if not verdict.culprits and len(accused) > 1 else (*accused, "job")[0]
+    name = f"{verdict.kind.value}-{subject}-{int(now_s * 1000)}"
+    names = (IncidentId(name if number == 1 else f"{name}-{number}") for number in count(1))
+    replica_ids = (history.replica_id(group) for group in verdict.groups)
+    return Incident(
+        id=next(name for name in names if name not in taken),
+        kind=verdict.kind,
+        state=State.PENDING,
+        replica_ids=tuple(replica for replica in replica_ids if replica is not None),
+        verdict=verdict,
+        milestones=Milestones(first_seen_s=now_s),
+        story=(Transition(now_s, State.PENDING.value, verdict.reason),),
+        severity=severity_of(verdict, costs_s=history.config.eviction_cost_s),
+        run=history.run,
+        **_of_verdict(history, verdict),
+        **_of_suspects(history, verdict),
+    )
 
 
-def _in_vain(history: History, eviction: Eviction | None, config: KeeperConfig) -> str | None:
-    """Why an eviction is over that has not put its group out; None while it continues, even if its
-    processes are gone: until the next quorum.
-    """
-    if eviction is None:
-        cut_short = "the eviction was cut short by a restart of the monitor: asked again if need be"
-        return None if history.lighthouse is None else cut_short
-    done = eviction.gone_s is not None or eviction.unseen_s is not None
-    overdue = not done and history.now_s - eviction.asked_s > config.eviction_deadline_s
-    if eviction.failed is None and not overdue:
-        return None
-    return f"the eviction failed: {eviction.failed or 'nothing happened within its deadline'}"
+def _of_verdict(history: History, verdict: Verdict) -> dict[str, Any]:
+    """What an incident has of its latest verdict."""
+    return {
+        "culprits": verdict.culprits,
+        "candidates": verdict.candidates,
+        "groups": verdict.groups,
+        "fingerprint": f"{verdict.kind.value}:{','.join(verdict.suspects or verdict.groups)}",
+        "signature": verdict.signature,
+        "last_seen_s": history.now_s,
+        "remedy": remedy_of(history, verdict),
+    }
 
 
-def resolved_by_eviction(
-    history: History,
-    incident: Incident,
-    progress: Eviction | None,
-    config: KeeperConfig,
-) -> Incident | None:
-    """The incident resolved, once its group is evicted; None until that is shown.
-
-    A group is evicted if its replica id left the quorum *and* its processes are gone, or out of
-    sight with a dead heartbeat. One that was never in a quorum has none to leave. If no quorum
-    forms for `follow_s` after its processes were gone (the job may have ended), it is resolved too.
-    """
-    now_s, marks = history.now_s, incident.milestones
-    gone_s = unseen_s = None
-    left_s = marks.left_quorum_s
-    if progress is not None:
-        left_s, unseen_s = progress.left_quorum_s, progress.unseen_s
-        gone_s = progress.gone_s or unseen_s
-    if left_s is None and out_of_quorum(history, incident):
-        left_s = now_s
-    if left_s is None:
-        joined = bool(incident.replica_ids)
-        if gone_s is None or (joined and now_s - gone_s <= config.follow_s):
-            return None
-        why = "no quorum was formed since" if joined else "it was in no quorum"
-        return resolved(incident, now_s, f"evicted: all its processes are gone; {why}")
-    if gone_s is None and not processes_gone(history, incident):
-        return None
-    after = ""
-    if marks.evict_asked_s is not None:
-        after = f" {max(0.0, left_s - marks.evict_asked_s):.1f} s after it was asked"
-    if marks.left_quorum_s is None:
-        incident = _reached(incident, left_s, "left_quorum", f"left the quorum{after}")
-    unseen = "" if unseen_s is None else ", host out of sight"
-    return resolved(incident, now_s, f"evicted: left the quorum{after}{unseen}")
-
-
-def _awaits_it(history: History, incident: Incident) -> bool:
-    """True if a lost group may still come back before `absent` says that it does not."""
-    if incident.milestones.rejoined_s is not None:
-        return False
-    absent_s = incident.verdict.since_s + _UNTIL_ABSENT_S
-    return history.now_s < absent_s or bool(_suspect_tracks(history, incident))
+def _of_suspects(history: History, verdict: Verdict) -> dict[str, Any]:
+    """What an incident has of its suspects: of those of a group, and those that changed."""
+    tracks = (t for t in history.tracks.values() if t.rank in verdict.suspects)
+    incarnations = tuple(track.identity.incarnation for track in tracks)
+    return {"incarnations": incarnations, "hosts": history.hosts(verdict.suspects)}
 
 
 def by_hand(history: History, eviction: Eviction) -> Incident:
@@ -483,70 +369,6 @@ def by_hand(history: History, eviction: Eviction) -> Incident:
         last_seen_s=at_s,
         severity=Severity.INFO,
         hosts=tuple(sorted({accused.host for accused in eviction.accused})),
-    )
-
-
-def progressed(incident: Incident, eviction: Eviction, now_s: float) -> Incident:
-    """The incident of an eviction by hand, which ends as its eviction does."""
-    incident, left_s = being_evicted(incident, eviction), eviction.left_quorum_s
-    if left_s is not None and incident.milestones.left_quorum_s is None:
-        incident = _reached(incident, left_s, "left_quorum", "a quorum without it is seen")
-    if eviction.open:
-        return incident
-    why = f"{eviction.state}: {eviction.outcome}"
-    if eviction.state is EvictionState.CONFIRMED:
-        why = f"evicted: {eviction.confirmed or eviction.outcome}"
-    return resolved(incident, now_s if eviction.ended_s is None else eviction.ended_s, why)
-
-
-# -- sighting ----------------------------------------------------------------------------------
-
-
-def opened(history: History, verdict: Verdict, taken: Container[IncidentId]) -> Incident:
-    now_s = history.now_s
-    accused = (*verdict.culprits, *verdict.groups)
-    subject = "job" if not verdict.culprits and len(accused) > 1 else (*accused, "job")[0]
-    name = f"{verdict.kind.value}-{subject}-{int(now_s * 1000)}"
-    names = (IncidentId(name if number == 1 else f"{name}-{number}") for number in count(1))
-    replica_ids = (history.replica_id(group) for group in verdict.groups)
-    return Incident(
-        id=next(name for name in names if name not in taken),
-        kind=verdict.kind,
-        fingerprint=_fingerprint(verdict),
-        signature=verdict.signature,
-        state=State.PENDING,
-        culprits=verdict.culprits,
-        candidates=verdict.candidates,
-        groups=verdict.groups,
-        replica_ids=tuple(replica for replica in replica_ids if replica is not None),
-        incarnations=_incarnations(history, verdict.suspects),
-        verdict=verdict,
-        milestones=Milestones(first_seen_s=now_s),
-        story=(Transition(now_s, State.PENDING.value, verdict.reason),),
-        last_seen_s=now_s,
-        severity=severity_of(verdict, costs_s=history.config.eviction_cost_s),
-        hosts=history.hosts(verdict.suspects),
-        run=history.run,
-        remedy=remedy_of(history, verdict),
-    )
-
-
-def seen_again(history: History, incident: Incident, verdict: Verdict) -> Incident:
-    """The incident as seen now; if its suspects changed, so do their processes."""
-    same = incident.suspects == verdict.suspects
-    waited = {*incident.verdict.victims, *verdict.victims}  # even if TorchFT has ended them since
-    return replace(
-        incident,
-        culprits=verdict.culprits,
-        candidates=verdict.candidates,
-        groups=verdict.groups,
-        fingerprint=_fingerprint(verdict),
-        signature=verdict.signature,
-        incarnations=incident.incarnations if same else _incarnations(history, verdict.suspects),
-        hosts=incident.hosts if same else history.hosts(verdict.suspects),
-        verdict=replace(verdict, victims=tuple(sorted(waited - {*verdict.suspects}))),
-        last_seen_s=history.now_s,
-        remedy=remedy_of(history, verdict),
     )
 
 
@@ -578,51 +400,16 @@ def remedy_of(history: History, verdict: Verdict) -> str:
     return ". ".join(says)
 
 
-def with_training(incident: Incident, commits: Commits) -> Incident:
-    training = commits.since(min(incident.verdict.since_s, incident.milestones.first_seen_s))
-    stood = incident.stood or training is Training.STANDS
-    return replace(incident, training=training, stood=stood)
-
-
-def weighed(
-    incident: Incident, verdict: Verdict, commits: Commits, eviction_cost_s: float
-) -> Incident:
-    """The incident with the severity of this verdict; a change is noted in the story."""
-    incident, now_s = with_training(incident, commits), commits.now_s
-    severity = severity_of(verdict, incident.training, eviction_cost_s)
-    if severity is incident.severity:
-        return incident
-    if incident.milestones.firing_s is None:
-        return replace(incident, severity=severity)
-    says = {Training.TRAINS: "the job trains", Training.STANDS: "nobody commits"}
-    why = f"now {severity.value}: {says.get(incident.training, verdict.reason)}"
-    return noted(incident, now_s, "severity", why, severity=severity)
-
-
-def _fingerprint(verdict: Verdict) -> str:
-    return f"{verdict.kind.value}:{','.join(verdict.suspects or verdict.groups)}"
-
-
-def _incarnations(history: History, ranks: Iterable[str]) -> tuple[str, ...]:
-    return tuple(t.identity.incarnation for t in history.tracks.values() if t.rank in ranks)
-
-
-# -- tracker -----------------------------------------------------------------------------------
-
-_LIGHTHOUSE: Final = "the Lighthouse"
-"""What victims wait for while the Lighthouse is away."""
-_EACH_OTHER: Final = "each other"
-"""What victims wait for when all wait and none is missing."""
-_HOUR_S: Final = 3600.0
-_FOLLOW_S: Final = 1.0
-"""Added to `follow_s`, within which milestones of an eviction still arrive."""
+# -- the record --------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class TrackedIncident:
-    """One incident over the ticks, with what only the tracker has to know of it."""
+class IncidentRecord:
+    """One incident, with all that is kept of it from tick to tick."""
 
     incident: Incident
+    eviction: Eviction | None = None
+    """The evictor's latest report on its eviction; None: it has none."""
     sightings: int = 0
     """Ticks in a row that showed it with the same suspects."""
     restored: bool = False
@@ -633,8 +420,10 @@ class TrackedIncident:
     """Victim -> when it was last seen waiting for this fault."""
     held: tuple[Guard, str] | None = None
     """The guard that held its eviction last, and its words; None: none, or it was decided."""
-    closed: str = ""
-    """Why a person closes it from the next tick on; empty: nobody does."""
+    inhibited: str | None = None
+    """What explains that it is not seen in this tick; None: nothing."""
+    closed: str | None = None
+    """Why a person closes it from the next tick on; None: nobody does."""
     before: Incident | None = None
     """The incident at the start of the tick; None: it is new."""
 
@@ -643,94 +432,140 @@ class TrackedIncident:
         return self.incident.open
 
     @property
-    def listed(self) -> bool:
-        """True if it is shown: it is open, or has fired."""
-        return self.open or self.incident.milestones.firing_s is not None
+    def fired(self) -> bool:
+        return self.incident.milestones.firing_s is not None
 
-    def keep(self, incident: Incident) -> None:
-        """Take the incident after a transition; at its end nothing is asked any more."""
-        self.incident = incident
-        if not incident.open:
-            self.restored, self.asked_s = False, None
-
-    def shields(self, now_s: float, config: KeeperConfig) -> bool:
-        """True if its group is being evicted, or has not committed since.
-
-        Even while it fires again: an eviction that failed, or was cut short by a restart of the
-        monitor, may have reached the processes, which would explain their death.
+    @property
+    def changed(self) -> bool:
+        """True if more has changed in this tick than when it was last seen, and how its verdict
+        puts it.
         """
-        if self.incident.state is State.EVICTING or self.asked_s is not None:
+        before, after = self.before, self.incident
+        if before is None or before.verdict.confidence is not after.verdict.confidence:
             return True
-        marks = self.incident.milestones
-        asked_s, back = marks.evict_asked_s, marks.rejoined_s is not None
-        return asked_s is not None and not back and now_s - asked_s <= config.follow_s
+        return before != replace(after, last_seen_s=before.last_seen_s, verdict=before.verdict)
+
+    def change(self, **changes: Any) -> None:
+        self.incident = replace(self.incident, **changes)
+
+    def note(self, at_s: float, to: str, reason: str, **changes: Any) -> None:
+        """Add a line to the story."""
+        self.change(story=(*self.incident.story, Transition(at_s, to, reason)), **changes)
+
+    def reach(self, milestone: str, at_s: float, reason: str) -> None:
+        marks = replace(self.incident.milestones, **{f"{milestone}_s": at_s})
+        self.note(at_s, milestone, reason, milestones=marks)
+
+    def move(
+        self, on: Trigger, history: History, config: KeeperConfig, at_s: float | None = None
+    ) -> None:
+        """Apply `TRANSITIONS`. `at_s`: when it happened; None: now."""
+        at_s = history.now_s if at_s is None else at_s
+        for states, trigger, state, why in TRANSITIONS:
+            if trigger is not on or self.incident.state not in states:
+                continue
+            if (reason := why(self, history, config)) is not None:
+                over = state is State.RESOLVED
+                changes = {"resolution": reason} if over else {}
+                self.note(at_s, state.value, reason, state=state, **changes)
+                if over or state is State.EVICTING:
+                    self.asked_s = None
+                if over:
+                    self.restored = False
 
     def take_eviction(
         self, history: History, eviction: Eviction | None, config: KeeperConfig
     ) -> None:
-        """Take the evictor's report on its latest eviction; None: it has none."""
-        incident, asked_s = self.incident, self.incident.milestones.evict_asked_s
-        if incident.kind is Kind.BY_HAND:
-            if eviction is not None:
-                self.keep(progressed(incident, eviction, history.now_s))
-            return
-        if eviction is not None and eviction.asked_s < (asked_s or 0.0):
-            eviction = None  # an earlier, ended one does not count
-        after = reported(history, incident, eviction, config)
-        if after.milestones.evict_asked_s != asked_s:
-            self.asked_s = None
-        self.keep(after)
+        """Take the evictor's report; one on an eviction before the latest does not count."""
+        asked_s = self.incident.milestones.evict_asked_s or 0.0
+        self.eviction = None if eviction is None or eviction.asked_s < asked_s else eviction
+        if self.eviction is not None:
+            self.move(Trigger.ASKED, history, config, self.eviction.asked_s)
+        if self.incident.kind is not Kind.BY_HAND:
+            self.move(Trigger.REPORTED, history, config)
+        elif self.eviction is not None:
+            self.move(Trigger.REPORTED_BY_HAND, history, config, self.eviction.ended_s)
 
     def see(
         self, history: History, verdict: Verdict, commits: Commits, config: KeeperConfig
     ) -> None:
-        """Take this tick's verdict; it fires once it was seen often enough."""
-        same, now_s = self.incident.suspects == verdict.suspects, history.now_s
-        if self.incident.state is State.EVICTING or self.asked_s is not None:
+        """Take this tick's verdict. If its suspects changed, so do their processes."""
+        before, now_s = self.incident, history.now_s
+        same = before.suspects == verdict.suspects
+        if before.state is State.EVICTING or self.asked_s is not None:
             waiting = verdict.victims if same else ()  # what is left of the group accuses the rest
-            verdict = replace(self.incident.verdict, victims=waiting)  # the act explains the rest
+            verdict = replace(before.verdict, victims=waiting)  # the act explains the rest
         self.sightings = self.sightings + 1 if same else 1
         self.waited_s.update(dict.fromkeys(verdict.victims, now_s))
         self.restored = False
-        incident = seen_again(history, self.incident, verdict)
-        incident = weighed(incident, verdict, commits, config.eviction_cost_s)
-        needed = 1 if verdict.settled else _needed(verdict.kind, config)
-        if incident.state is State.PENDING and self.sightings >= needed:
-            marks = replace(incident.milestones, firing_s=now_s)
-            incident = enter_state(incident, now_s, State.FIRING, verdict.reason, milestones=marks)
-        self.incident = incident
+        self.change(**_of_verdict(history, verdict))
+        if before.suspects != verdict.suspects:
+            self.change(**_of_suspects(history, verdict))
+        waited = {*before.verdict.victims, *verdict.victims}  # even if TorchFT has ended them since
+        victims = tuple(sorted(waited - {*verdict.suspects}))
+        self.change(verdict=replace(verdict, victims=victims))
+        self._weigh(commits, config, verdict)
+        self.move(Trigger.SEEN, history, config)
 
     def miss(
         self, history: History, commits: Commits, inhibited: str | None, config: KeeperConfig
     ) -> None:
-        """Nobody saw it in this tick, perhaps because it is `inhibited`; it ends if it is over."""
-        self.sightings = 0
-        self.incident = incident = with_training(self.incident, commits)
-        if incident.state is State.EVICTING:
-            return
-        if incident.training is not Training.UNKNOWN:
-            incident = weighed(incident, incident.verdict, commits, config.eviction_cost_s)
-            self.incident = incident
-        if incident.milestones.evict_asked_s is not None:
-            evicted = resolved_by_eviction(history, incident, None, config)
-            if evicted is not None:
-                self.keep(evicted)
-                return
-        why = inhibited
-        if why is None and incident.state is State.PENDING and not self.restored:
-            why = "did not last"
-        if why is None:
-            why = why_over(history, incident, config)
-        if why is not None:
-            self.keep(resolved(incident, history.now_s, why))
+        """Nobody saw it in this tick, perhaps because it is `inhibited`."""
+        self.sightings, self.inhibited = 0, inhibited
+        self._weigh(commits, config, None)
+        self.move(Trigger.MISSED, history, config)
 
-    def same_wait(self, history: History, rank: RankName) -> RankTrack | None:
-        """The victim, if it is the process that was seen waiting, and has not committed since."""
-        track = history.tracks.get(rank)
-        waited_s = self.waited_s.get(rank, self.incident.last_seen_s)
-        if track is None or track.first_seen_s > waited_s:
-            return None
-        return track if (track.last_commit_s or -math.inf) <= waited_s else None
+    def _weigh(self, commits: Commits, config: KeeperConfig, seen: Verdict | None) -> None:
+        """Take whether the job trains, and the severity that follows, from the verdict seen in this
+        tick, or once that is known.
+        """
+        incident = self.incident
+        marks, verdict = incident.milestones, seen or incident.verdict
+        training = commits.since(min(incident.verdict.since_s, marks.first_seen_s))
+        stood = incident.stood or training is Training.STANDS
+        self.change(training=training, stood=stood)
+        if seen is None and (incident.state is State.EVICTING or training is Training.UNKNOWN):
+            return
+        severity = severity_of(verdict, training, config.eviction_cost_s)
+        if severity is incident.severity:
+            return
+        self.change(severity=severity)
+        if marks.firing_s is not None:
+            says = {Training.TRAINS: "the job trains", Training.STANDS: "nobody commits"}
+            why = f"now {severity.value}: {says.get(training, verdict.reason)}"
+            self.note(commits.now_s, "severity", why)
+
+    def follow(self, history: History, config: KeeperConfig) -> None:
+        """Note the milestones of this tick, awaited even after its end."""
+        incident, marks = self.incident, self.incident.milestones
+        since_s = marks.evict_asked_s
+        if since_s is None and (not incident.open or incident.kind is Kind.DEAD):  # it may be gone
+            since_s = marks.firing_s
+        # without groups there is nobody to come back
+        if since_s is None or history.now_s - since_s > config.follow_s or not incident.groups:
+            return
+        for milestone, reason, when in _AWAITED:
+            due = getattr(marks, f"{milestone}_s") is None
+            if due and (at_s := when(history, incident, since_s)) is not None:
+                self.reach(milestone, at_s, reason)
+        if marks.rejoined_s is None and self.incident.milestones.rejoined_s is not None:
+            back = (track.rank for track in history.present() if track.group in incident.groups)
+            self.change(back_on=history.hosts(tuple(back)))
+
+    def hear(self, history: History) -> None:
+        """Note what a scheduler says of its ranks since it was acted on: the verdict stands, and
+        its story continues.
+        """
+        incident, before = self.incident, self.incident.verdict.evidence.get("scheduler")
+        asked = incident.milestones.evict_asked_s is not None
+        if before is None or not asked or not incident.open or not history.ends:
+            return
+        said = told(history, _suspect_tracks(history, incident))
+        if said is None or said.code == "evicted":
+            return
+        line = one_line(f"{said.witness}: {said.text}")
+        if line not in (before, *(each.reason for each in incident.story)):
+            self.note(history.now_s, "scheduler", line)
 
     def note_ends(self, history: History) -> None:
         """Add a line to the story of a hang for the victims that gave up waiting.
@@ -738,7 +573,7 @@ class TrackedIncident:
         Not every wait is seen: DDP's reducer waits in C++. So of a rank that certainly hangs each
         peer that gives up later, by nothing of its own, is a victim, too.
         """
-        incident = self.incident
+        incident, verdict = self.incident, self.incident.verdict
         if incident.kind not in (Kind.NOT_ENTERED, Kind.DEADLOCK):
             return
         noted_before = {*incident.suspects, *incident.gave_up}
@@ -759,12 +594,185 @@ class TrackedIncident:
         if not ends:
             return
         at_s, ranks = min(track.death_s for track in ends), [track.rank for track in ends]
-        verdict = incident.verdict
-        after = seconds(max(0.0, at_s - verdict.since_s))
-        gave_up = tuple(sorted({*incident.gave_up, *ranks}))
+        says = f"{listed(ranks)} gave up after {seconds(max(0.0, at_s - verdict.since_s))}"
         victims = tuple(sorted({*verdict.victims, *ranks}))
-        incident = replace(incident, gave_up=gave_up, verdict=replace(verdict, victims=victims))
-        self.incident = noted(incident, at_s, "gave_up", f"{listed(ranks)} gave up after {after}")
+        gave_up = tuple(sorted({*incident.gave_up, *ranks}))
+        verdict = replace(verdict, victims=victims)
+        self.note(at_s, "gave_up", says, gave_up=gave_up, verdict=verdict)
+
+    def shields(self, now_s: float, config: KeeperConfig) -> bool:
+        """True if its group is being evicted, or has not committed since.
+
+        Even while it fires again: an eviction that failed, or was cut short by a restart of the
+        monitor, may have reached the processes, which would explain their death.
+        """
+        if self.incident.state is State.EVICTING or self.asked_s is not None:
+            return True
+        marks = self.incident.milestones
+        asked_s, back = marks.evict_asked_s, marks.rejoined_s is not None
+        return asked_s is not None and not back and now_s - asked_s <= config.follow_s
+
+    def same_wait(self, history: History, rank: RankName) -> RankTrack | None:
+        """The victim, if it is the process that was seen waiting, and has not committed since."""
+        track = history.tracks.get(rank)
+        waited_s = self.waited_s.get(rank, self.incident.last_seen_s)
+        if track is None or track.first_seen_s > waited_s:
+            return None
+        return track if (track.last_commit_s or -math.inf) <= waited_s else None
+
+
+# -- transitions -------------------------------------------------------------------------------
+
+
+class Trigger(StrEnum):
+    """On what an incident may enter another state."""
+
+    ASKED = "asked"  # the evictor has taken up a newer eviction
+    REPORTED = "reported"  # in each tick: the evictor says how far its eviction is
+    REPORTED_BY_HAND = "reported_by_hand"  # of an eviction that a person asked for
+    RUN_OVER = "run_over"  # another run begins
+    CLOSED = "closed"  # a person closes it
+    SEEN = "seen"  # this tick's verdicts show it
+    MISSED = "missed"  # they do not
+
+
+def _taken_up(record: IncidentRecord, *_: object) -> str | None:
+    eviction, marks = record.eviction, record.incident.milestones
+    asked_s = marks.evict_asked_s
+    if eviction is None or (asked_s is not None and eviction.asked_s <= asked_s):
+        return None
+    record.change(milestones=replace(marks, evict_asked_s=eviction.asked_s))
+    return f"asked for {eviction.group}"
+
+
+def _evicted(record: IncidentRecord, history: History, config: KeeperConfig) -> str | None:
+    """What shows that its group is evicted. A lost one may still come back before `absent` says
+    that it does not.
+    """
+    incident, eviction = record.incident, record.eviction
+    if eviction is not None and eviction.lost and incident.milestones.rejoined_s is None:
+        absent_s = incident.verdict.since_s + _UNTIL_ABSENT_S
+        if history.now_s < absent_s or _suspect_tracks(history, incident):
+            return None
+    evicted = _left(record, history, config, eviction)
+    if evicted is None and eviction is None and restarted(history, incident):
+        return other_processes(history, incident)
+    return evicted
+
+
+def _left(
+    record: IncidentRecord, history: History, config: KeeperConfig, eviction: Eviction | None
+) -> str | None:
+    """What shows that its group is evicted, by this report on it; None until that is shown.
+
+    A group is evicted if its replica id left the quorum *and* its processes are gone, or out of
+    sight with a dead heartbeat. One that was never in a quorum has none to leave. If no quorum
+    forms for `follow_s` after its processes were gone (the job may have ended), it is resolved too.
+    """
+    incident, marks, now_s = record.incident, record.incident.milestones, history.now_s
+    gone_s = unseen_s = None
+    left_s = marks.left_quorum_s
+    if eviction is not None:
+        left_s, unseen_s = eviction.left_quorum_s, eviction.unseen_s
+        gone_s = eviction.gone_s or unseen_s
+    if left_s is None and out_of_quorum(history, incident):
+        left_s = now_s
+    if left_s is None:
+        joined = bool(incident.replica_ids)
+        if gone_s is None or (joined and now_s - gone_s <= config.follow_s):
+            return None
+        why = "no quorum was formed since" if joined else "it was in no quorum"
+        return f"evicted: all its processes are gone; {why}"
+    if gone_s is None and not processes_gone(history, incident):
+        return None
+    after = ""
+    if marks.evict_asked_s is not None:
+        after = f" {max(0.0, left_s - marks.evict_asked_s):.1f} s after it was asked"
+    if marks.left_quorum_s is None:
+        record.reach("left_quorum", left_s, f"left the quorum{after}")
+    return f"evicted: left the quorum{after}{'' if unseen_s is None else ', host out of sight'}"
+
+
+def _in_vain(record: IncidentRecord, history: History, config: KeeperConfig) -> str | None:
+    """Why an eviction is over that has not put its group out; None while it continues, even if its
+    processes are gone: until the next quorum. The evictor does not know one of before a restart.
+    """
+    eviction = record.eviction
+    if eviction is None:
+        cut_short = "the eviction was cut short by a restart of the monitor: asked again if need be"
+        return None if history.lighthouse is None else cut_short
+    done = eviction.gone_s is not None or eviction.unseen_s is not None
+    overdue = not done and history.now_s - eviction.asked_s > config.eviction_deadline_s
+    if eviction.failed is None and not overdue:
+        return None
+    return f"the eviction failed: {eviction.failed or 'nothing happened within its deadline'}"
+
+
+def _ended_by_hand(record: IncidentRecord, *_: object) -> str | None:
+    """An eviction that a person asked for accuses nobody: its incident ends as it does."""
+    eviction = record.eviction
+    if eviction is None:
+        return None
+    left_s = eviction.left_quorum_s
+    if left_s is not None and record.incident.milestones.left_quorum_s is None:
+        record.reach("left_quorum", left_s, "a quorum without it is seen")
+    if eviction.open:
+        return None
+    if eviction.state is EvictionState.CONFIRMED:
+        return f"evicted: {eviction.confirmed or eviction.outcome}"
+    return f"{eviction.state}: {eviction.outcome}"
+
+
+def _lasts(record: IncidentRecord, history: History, config: KeeperConfig) -> str | None:
+    """The verdict, once it was seen often enough."""
+    verdict, marks = record.incident.verdict, record.incident.milestones
+    if record.sightings < (1 if verdict.settled else _needed(verdict.kind, config)):
+        return None
+    record.change(milestones=replace(marks, firing_s=history.now_s))
+    return verdict.reason
+
+
+def _left_before(record: IncidentRecord, history: History, config: KeeperConfig) -> str | None:
+    """It fires again after an eviction that failed: what shows that it was none."""
+    asked = record.incident.milestones.evict_asked_s is not None
+    return _left(record, history, config, None) if asked else None
+
+
+def _run_over(_: IncidentRecord, history: History, __: KeeperConfig) -> str:
+    return f"its run is over: run {history.run} began"
+
+
+def _did_not_last(record: IncidentRecord, *_: object) -> str | None:
+    return None if record.restored else "did not last"
+
+
+_PENDING: Final = (State.PENDING,)
+_FAULT: Final = (State.PENDING, State.FIRING)
+_EVICTING: Final = (State.EVICTING,)
+_OPEN: Final = (*_FAULT, *_EVICTING)
+Why = Callable[[IncidentRecord, History, KeeperConfig], str | None]
+TRANSITIONS: Final[tuple[tuple[tuple[State, ...], Trigger, State, Why], ...]] = (
+    # in        on                        to              if this gives a reason
+    (_OPEN,     Trigger.ASKED,            State.EVICTING, _taken_up),
+    (_EVICTING, Trigger.REPORTED,         State.RESOLVED, _evicted),
+    (_EVICTING, Trigger.REPORTED,         State.FIRING,   _in_vain),
+    (_EVICTING, Trigger.REPORTED_BY_HAND, State.RESOLVED, _ended_by_hand),
+    (_FAULT,    Trigger.RUN_OVER,         State.RESOLVED, _run_over),
+    (_OPEN,     Trigger.CLOSED,           State.RESOLVED, lambda r, *_: r.closed),
+    (_PENDING,  Trigger.SEEN,             State.FIRING,   _lasts),
+    (_FAULT,    Trigger.MISSED,           State.RESOLVED, _left_before),
+    (_FAULT,    Trigger.MISSED,           State.RESOLVED, lambda r, *_: r.inhibited),
+    (_PENDING,  Trigger.MISSED,           State.RESOLVED, _did_not_last),
+    (_FAULT,    Trigger.MISSED,           State.RESOLVED, why_over),
+)  # fmt: skip
+"""The whole state machine, asked from above: an incident that is resolved stays so."""
+
+
+# -- tracker -----------------------------------------------------------------------------------
+
+_HOUR_S: Final = 3600.0
+_FOLLOW_S: Final = 1.0
+"""Added to `follow_s`, within which milestones of an eviction still arrive."""
 
 
 def _needed(kind: Kind, config: KeeperConfig) -> int:
@@ -787,48 +795,186 @@ class Tracker:
     """All incidents, open and recently resolved."""
 
     config: KeeperConfig
-    _tracked: dict[IncidentId, TrackedIncident] = field(default_factory=dict)
+    _records: dict[IncidentId, IncidentRecord] = field(default_factory=dict)
     _old: dict[IncidentId, Incident] = field(default_factory=dict)
     """Those that are over for long, and still teach something."""
 
+    # -- one tick ----------------------------------------------------------------------------
+
     def go_on(
-        self, incidents: Sequence[Incident], evictions: Sequence[Eviction], before: Tracker
-    ) -> None:
+        self, history: History, incidents: Sequence[Incident], evictions: Sequence[Eviction],
+        before: Tracker,
+    ) -> None:  # fmt: skip
         """Continue the incidents of the store, with another tracker's counts of the same ones.
 
         `evictions`: unfinished ones to take over. Their incidents are being evicted, and asking
         again is the same eviction.
         """
         for incident in incidents:
-            tracked = TrackedIncident(incident, restored=incident.open)
-            if (earlier := before._tracked.get(incident.id)) is not None:
-                tracked.sightings, tracked.waited_s = earlier.sightings, earlier.waited_s
-            self._tracked[incident.id] = tracked
+            self._records[incident.id] = record = IncidentRecord(incident, restored=incident.open)
+            if (earlier := before._records.get(incident.id)) is not None:
+                record.sightings, record.waited_s = earlier.sightings, earlier.waited_s
         for eviction in evictions:
-            taken = self._tracked.get(eviction.incident_id)
-            if taken is not None and taken.open:
-                taken.incident = being_evicted(taken.incident, eviction)
+            if eviction.incident_id in self._records:
+                record = self._records[eviction.incident_id]
+                record.eviction = eviction
+                record.move(Trigger.ASKED, history, self.config, eviction.asked_s)
 
-    def _faults(self) -> Iterator[TrackedIncident]:
+    def close(self, incident_id: IncidentId, author: str, reason: str) -> bool:
+        """A person closes an open incident of a missing group or of lost progress, from the next
+        tick on; False: there is none.
+        """
+        record = self._records.get(incident_id)
+        if record is None or not record.open or record.incident.kind not in _LASTING:
+            return False
+        record.closed = f"closed by {author}: {reason}"
+        return True
+
+    def take_evictions(self, history: History, evictions: Sequence[Eviction]) -> None:
+        """Begin a tick: evictions shield their groups from this tick's verdicts, and who gave up
+        waiting is a victim.
+        """
+        for record in self._records.values():
+            record.before = record.incident
+        if any(track.died_s is not None for track in history.present()):
+            for record in self._open():
+                record.note_ends(history)
+        by_time = sorted(evictions, key=attrgetter("asked_s"))
+        latest = {eviction.incident_id: eviction for eviction in by_time}
+        for key, eviction in latest.items():
+            if eviction.by_hand and key not in self._records:
+                self._records[key] = IncidentRecord(by_hand(history, eviction))
+        for record in self._records.values():
+            if record.open:
+                record.take_eviction(history, latest.get(record.incident.id), self.config)
+
+    def end_runs(self, history: History) -> None:
+        """Resolve what began in another run, but for evictions: the evictor ends them."""
+        for record in self._records.values():
+            if record.incident.run not in ("", history.run) and record.incident.run_over_s is None:
+                record.change(run_over_s=history.now_s)
+                record.move(Trigger.RUN_OVER, history, self.config)
+
+    def update(
+        self,
+        history: History,
+        verdicts: Sequence[Verdict],
+        *,
+        unknown: frozenset[Kind] = frozenset(),
+        inhibited: Mapping[tuple[Kind, GroupName], str],
+    ) -> None:
+        """Take verdicts, after `take_evictions`."""
+        for record in self._open():
+            record.move(Trigger.CLOSED, history, self.config)
+        if verdicts or self._open():
+            self._take(history, verdicts, unknown, inhibited)
+        for record in self._records.values():
+            record.follow(history, self.config)
+            record.hear(history)
+            asked_s = record.asked_s
+            if asked_s is not None and history.now_s - asked_s > self.config.eviction_ack_s:
+                record.asked_s = None
+
+    def _take(
+        self,
+        history: History,
+        verdicts: Sequence[Verdict],
+        unknown: frozenset[Kind],
+        inhibited: Mapping[tuple[Kind, GroupName], str],
+    ) -> None:
+        commits, seen = Commits.of(history), set[IncidentId]()
+        for verdict in verdicts:
+            if self._is_closed(verdict):
+                continue
+            record = self._owner(verdict, seen)
+            if record is None:
+                record = IncidentRecord(opened(history, verdict, self._records))
+                self._records[record.incident.id] = record
+            record.see(history, verdict, commits, self.config)
+            seen.add(record.incident.id)
+        for record in self._open():
+            incident = record.incident
+            if incident.id not in seen and incident.kind not in unknown:
+                reasons = (inhibited.get((incident.kind, group)) for group in incident.groups)
+                why = next((reason for reason in reasons if reason is not None), None)
+                record.miss(history, commits, why, self.config)
+
+    def _owner(self, verdict: Verdict, taken: Collection[IncidentId]) -> IncidentRecord | None:
+        """The open incident of a verdict: with the same groups, else with some of them.
+
+        `taken`: incidents of other verdicts of this tick.
+        """
+        groups = {*verdict.groups}
+        candidates = [
+            record
+            for record in self._records.values()
+            if (incident := record.incident).open
+            and incident.id not in taken
+            and incident.kind is verdict.kind
+            and (not groups.isdisjoint(incident.groups) or not (incident.groups or groups))
+        ]
+        return min(candidates, key=lambda r: r.incident.groups != verdict.groups, default=None)
+
+    def _is_closed(self, verdict: Verdict) -> bool:
+        """True if a person has closed what this verdict is about."""
+        return verdict.kind in _LASTING and any(
+            incident.groups == verdict.groups and (incident.ended_s or 0.0) > verdict.since_s
+            for incident in self.all()
+            if incident.kind is verdict.kind and not incident.open
+        )
+
+    def decided(self, ruling: Ruling, now_s: float) -> bool:
+        """Remember what was decided about an incident; whether that says anything new."""
+        record = self._records[ruling.incident_id]
+        if isinstance(ruling, Eviction):
+            record.asked_s, record.held = now_s, None
+            return True
+        before, record.held = record.held, (ruling.guard, f"{ruling.reason}. {ruling.release}")
+        if ruling.would is not None:
+            record.change(observed={ruling.would.group: now_s, **record.incident.observed})
+        return record.held != before
+
+    def changed(self, now_s: float) -> tuple[Incident, ...]:
+        """End a tick: the incidents that changed in it, oldest first. Old ones are forgotten."""
+        changed = [record.incident for record in self._records.values() if record.changed]
+        for key, record in list(self._records.items()):
+            incident = record.incident
+            ended_s = incident.story[-1].at_s if incident.story else incident.last_seen_s
+            old = not record.open and now_s - ended_s > self.config.keep_resolved_s
+            if old and _teaches(incident):
+                self._old[key] = incident
+            if old or not (record.open or record.fired):
+                del self._records[key]
+        # recent enough for a crash loop, and the latest with a cost
+        since_s = now_s - max(self.config.crash_loop_memory_s, self.config.follow_s + _FOLLOW_S)
+        priced = [each.id for each in self.lessons() if price_s(each, 1) is not None][-COSTS_KEPT:]
+        for key in [key for key in self._old if key not in priced]:
+            if (self._old[key].ended_s or 0.0) < since_s:
+                del self._old[key]
+        return tuple(sorted(changed, key=oldest_first))
+
+    # -- what is asked of them ---------------------------------------------------------------
+
+    def _faults(self) -> Iterator[IncidentRecord]:
         """All but evictions by hand: those are followed, and judge nothing."""
-        every = self._tracked.values()
-        return (tracked for tracked in every if tracked.incident.kind is not Kind.BY_HAND)
+        every = self._records.values()
+        return (record for record in every if record.incident.kind is not Kind.BY_HAND)
 
-    def _open(self) -> list[TrackedIncident]:
+    def _open(self) -> list[IncidentRecord]:
         """Open faults, oldest first."""
-        still = (tracked for tracked in self._faults() if tracked.open)
-        return sorted(still, key=lambda tracked: oldest_first(tracked.incident))
+        still = (record for record in self._faults() if record.open)
+        return sorted(still, key=lambda record: oldest_first(record.incident))
 
     def all(self) -> tuple[Incident, ...]:
-        return tuple(tracked.incident for tracked in self._faults())
+        return tuple(record.incident for record in self._faults())
 
     def open(self) -> tuple[Incident, ...]:
         """Open incidents, oldest first."""
-        return tuple(tracked.incident for tracked in self._open())
+        return tuple(record.incident for record in self._open())
 
     def shown(self) -> tuple[Incident, ...]:
         """Open ones, and resolved ones that fired, newest first."""
-        shown = (tracked.incident for tracked in self._faults() if tracked.listed)
+        shown = (record.incident for record in self._faults() if record.open or record.fired)
         return tuple(sorted(shown, key=newest_first))
 
     def ripe(self, now_s: float) -> tuple[Incident, ...]:
@@ -836,25 +982,13 @@ class Tracker:
         eviction is decided.
         """
         return tuple(
-            tracked.incident
-            for tracked in self._open()
-            if tracked.incident.state is State.FIRING
-            and tracked.incident.last_seen_s == now_s
-            and tracked.sightings >= _needed(tracked.incident.kind, self.config)
-            and tracked.asked_s is None
+            incident
+            for record in self._open()
+            if (incident := record.incident).state is State.FIRING
+            and incident.last_seen_s == now_s
+            and record.sightings >= _needed(incident.kind, self.config)
+            and record.asked_s is None
         )
-
-    def decided(self, ruling: Ruling, now_s: float) -> bool:
-        """Remember what was decided about an incident; whether that says anything new."""
-        tracked = self._tracked[ruling.incident_id]
-        if isinstance(ruling, Evict):
-            tracked.asked_s, tracked.held = now_s, None
-            return True
-        before, tracked.held = tracked.held, (ruling.guard, f"{ruling.reason}. {ruling.release}")
-        if ruling.would is not None:
-            observed = {ruling.would.group: now_s, **tracked.incident.observed}
-            tracked.incident = replace(tracked.incident, observed=observed)
-        return tracked.held != before
 
     def observed(self, now_s: float) -> tuple[Eviction, ...]:
         """Evictions that observe mode held back, of the budget's hour or of open incidents."""
@@ -879,181 +1013,43 @@ class Tracker:
 
     def awaiting(self) -> Collection[IncidentId]:
         """Incidents whose eviction is decided but not yet taken up by the evictor."""
-        return {key for key, tracked in self._tracked.items() if tracked.asked_s is not None}
+        return {key for key, record in self._records.items() if record.asked_s is not None}
 
     def shielded(self, now_s: float) -> Mapping[GroupName, Incident]:
         """Groups that we evict or that are coming back: they are not accused again."""
         return {
-            group: tracked.incident
-            for tracked in self._faults()
-            if tracked.shields(now_s, self.config)
-            for group in tracked.incident.groups
+            group: record.incident
+            for record in self._faults()
+            if record.shields(now_s, self.config)
+            for group in record.incident.groups
         }
 
-    def waits(self, history: History) -> dict[RankName, Wait]:
+    def waits(self, history: History) -> dict[RankName, VictimWait]:
         """Victim of an incident -> what it waits for, or waited for until it died.
 
         A rank that committed after it was seen waiting is no longer a victim, nor is a process that
         started since. Of an incident that is over because its suspects ended, the victims that
         ended with them are still victims.
         """
-        waits: dict[RankName, Wait] = {}
-        for tracked in sorted(  # of two with one victim the one that is open and has fired counts
-            self._tracked.values(),
-            key=lambda t: (t.open, t.incident.state is not State.PENDING, oldest_first(t.incident)),
+        waits: dict[RankName, VictimWait] = {}
+        for record in sorted(  # of two with one victim the one that is open and has fired counts
+            self._records.values(),
+            key=lambda r: (r.open, r.incident.state is not State.PENDING, oldest_first(r.incident)),
         ):
-            incident, over = tracked.incident, not tracked.open
+            incident, over = record.incident, not record.open
             ended = over and not _ended_itself(history, incident)
             if not incident.verdict.stops or ended or incident.run not in ("", history.run):
                 continue
             whom = listed(incident.groups, last="or" if incident.candidates else "and")
-            if not incident.groups:
-                whom = _LIGHTHOUSE if incident.kind in OF_LIGHTHOUSE else _EACH_OTHER
+            if not incident.groups:  # all wait and none is missing, or for the Lighthouse
+                whom = "the Lighthouse" if incident.kind in OF_LIGHTHOUSE else "each other"
             fired = incident.state is not State.PENDING
-            wait = Wait(incident.suspects, incident.groups, whom, incident.kind, fired)
+            wait = VictimWait(incident.suspects, incident.groups, whom, incident.kind, fired)
             for rank in _waiting(incident):
-                track = tracked.same_wait(history, rank)
+                track = record.same_wait(history, rank)
                 if track is not None and not (over and track.died_s is None):
                     waits[rank] = wait
         return waits
-
-    def _owner(
-        self, verdict: Verdict, taken: Collection[IncidentId] = ()
-    ) -> TrackedIncident | None:
-        """The open incident of a verdict: with the same groups, else with some of them.
-
-        `taken`: incidents of other verdicts of this tick.
-        """
-        groups = {*verdict.groups}
-        candidates = [
-            tracked
-            for incident_id, tracked in self._tracked.items()
-            if tracked.open
-            and incident_id not in taken
-            and tracked.incident.kind is verdict.kind
-            and (
-                not groups.isdisjoint(tracked.incident.groups)
-                or not (tracked.incident.groups or groups)
-            )
-        ]
-        return min(
-            candidates, key=lambda each: each.incident.groups != verdict.groups, default=None
-        )
-
-    def close(self, incident_id: IncidentId, author: str, reason: str) -> bool:
-        """A person closes an open incident of a missing group or of lost progress, from the next
-        tick on; False: there is none.
-        """
-        tracked = self._tracked.get(incident_id)
-        if tracked is None or not tracked.open or tracked.incident.kind not in _LASTING:
-            return False
-        tracked.closed = f"closed by {author}: {reason}"
-        return True
-
-    def _closed(self, verdict: Verdict) -> bool:
-        """True if a person has closed what this verdict is about."""
-        return verdict.kind in _LASTING and any(
-            incident.groups == verdict.groups and (incident.ended_s or 0.0) > verdict.since_s
-            for incident in self.all()
-            if incident.kind is verdict.kind and not incident.open
-        )
-
-    def take_evictions(self, history: History, evictions: Sequence[Eviction]) -> None:
-        """Begin a tick: evictions shield their groups from this tick's verdicts, and who gave up
-        waiting is a victim.
-        """
-        for tracked in self._tracked.values():
-            tracked.before = tracked.incident
-        if any(track.died_s is not None for track in history.present()):
-            for tracked in self._open():
-                tracked.note_ends(history)
-        by_time = sorted(evictions, key=attrgetter("asked_s"))
-        latest = {eviction.incident_id: eviction for eviction in by_time}
-        for key, eviction in latest.items():
-            if eviction.by_hand and key not in self._tracked:
-                self._tracked[key] = TrackedIncident(by_hand(history, eviction))
-        for tracked in [tracked for tracked in self._tracked.values() if tracked.open]:
-            tracked.take_eviction(history, latest.get(tracked.incident.id), self.config)
-
-    def end_runs(self, history: History) -> None:
-        """Resolve what began in another run, but for evictions: the evictor ends them."""
-        for tracked in self._tracked.values():
-            incident = tracked.incident
-            if incident.run in ("", history.run) or incident.run_over_s is not None:
-                continue
-            incident = replace(incident, run_over_s=history.now_s)
-            if incident.open and incident.state is not State.EVICTING:
-                why = f"its run is over: run {history.run} began"
-                incident = resolved(incident, history.now_s, why)
-            tracked.incident = incident
-
-    def update(
-        self,
-        history: History,
-        verdicts: Sequence[Verdict],
-        *,
-        unknown: frozenset[Kind] = frozenset(),
-        inhibited: Mapping[tuple[Kind, GroupName], str] | None = None,
-    ) -> None:
-        """Take verdicts, after `take_evictions`."""
-        now_s = history.now_s
-        for tracked in self._open():
-            if tracked.closed:
-                tracked.keep(resolved(tracked.incident, now_s, tracked.closed))
-        if verdicts or self._open():
-            self._take(history, verdicts, unknown, inhibited or {})
-        for tracked in self._tracked.values():
-            incident = followed(history, tracked.incident, self.config)
-            tracked.incident = _heard(history, incident)
-            asked_s = tracked.asked_s
-            if asked_s is not None and now_s - asked_s > self.config.eviction_ack_s:
-                tracked.asked_s = None
-
-    def changed(self, now_s: float) -> tuple[Incident, ...]:
-        """End a tick: the incidents that changed in it, oldest first. Old ones are forgotten."""
-        changed = [t.incident for t in self._tracked.values() if differs(t.before, t.incident)]
-        self._forget(now_s)
-        return tuple(sorted(changed, key=oldest_first))
-
-    def _take(
-        self,
-        history: History,
-        verdicts: Sequence[Verdict],
-        unknown: frozenset[Kind],
-        inhibited: Mapping[tuple[Kind, GroupName], str],
-    ) -> None:
-        commits, seen = Commits.of(history), set[IncidentId]()
-        for verdict in verdicts:
-            if self._closed(verdict):
-                continue
-            tracked = self._owner(verdict, seen)
-            if tracked is None:
-                tracked = TrackedIncident(opened(history, verdict, self._tracked))
-                self._tracked[tracked.incident.id] = tracked
-            tracked.see(history, verdict, commits, self.config)
-            seen.add(tracked.incident.id)
-        for tracked in self._open():
-            incident = tracked.incident
-            if incident.id not in seen and incident.kind not in unknown:
-                reasons = (inhibited.get((incident.kind, group)) for group in incident.groups)
-                why = next((reason for reason in reasons if reason is not None), None)
-                tracked.miss(history, commits, why, self.config)
-
-    def _forget(self, now_s: float) -> None:
-        for key, tracked in list(self._tracked.items()):
-            story, last_s = tracked.incident.story, tracked.incident.last_seen_s
-            ended_s = story[-1].at_s if story else last_s
-            old = not tracked.open and now_s - ended_s > self.config.keep_resolved_s
-            if old and _teaches(tracked.incident):
-                self._old[key] = tracked.incident
-            if old or not tracked.listed:
-                del self._tracked[key]
-        # recent enough for a crash loop, and the latest with a cost
-        since_s = now_s - max(self.config.crash_loop_memory_s, self.config.follow_s + _FOLLOW_S)
-        priced = [each.id for each in self.lessons() if price_s(each, 1) is not None][-COSTS_KEPT:]
-        for key in [key for key in self._old if key not in priced]:
-            if (self._old[key].ended_s or 0.0) < since_s:
-                del self._old[key]
 
 
 def _teaches(incident: Incident) -> bool:

@@ -24,7 +24,7 @@ from lightkeeper.monitor.decide.rank_seconds import Spent
 from lightkeeper.monitor.decide.tempo import Tempo
 from lightkeeper.monitor.detect.wording import DOING
 from lightkeeper.monitor.model.eviction import (
-    DecisionRow,
+    Decision,
     Eviction,
     Hold,
     QuarantineEntry,
@@ -148,7 +148,7 @@ class RecentIncidents:
 
     def __init__(self, remembered: Remembered) -> None:
         self._incidents: dict[IncidentId, Incident] = {}
-        self._decisions: dict[IncidentId, tuple[DecisionRow, ...]] = {}
+        self._decisions: dict[IncidentId, tuple[Decision, ...]] = {}
         self.take_incidents(remembered.incidents[:INCIDENTS_KEPT])
         for row in remembered.decisions:
             self.take_decision(row)
@@ -164,7 +164,7 @@ class RecentIncidents:
                 self._incidents.pop(incident.id)
                 self._decisions.pop(incident.id, None)
 
-    def take_decision(self, row: DecisionRow) -> None:
+    def take_decision(self, row: Decision) -> None:
         """Take a new decision, or the progress of one."""
         rows = {(r.at_s, r.action): r for r in self._decisions.get(row.incident_id, ())}
         rows[row.at_s, row.action] = row
@@ -179,11 +179,11 @@ class RecentIncidents:
     def get(self, incident_id: IncidentId) -> Incident | None:
         return self._incidents.get(incident_id)
 
-    def latest(self, incident_id: IncidentId) -> DecisionRow | None:
+    def latest(self, incident_id: IncidentId) -> Decision | None:
         """The latest decision about an incident."""
         return next(reversed(self._decisions.get(incident_id, ())), None)
 
-    def decisions(self) -> Mapping[IncidentId, Sequence[DecisionRow]]:
+    def decisions(self) -> Mapping[IncidentId, Sequence[Decision]]:
         """By incident, oldest first."""
         return dict(self._decisions)
 
@@ -286,7 +286,7 @@ class View:
     observe: bool
     incidents: tuple[Incident, ...] = ()
     """All that are remembered, newest first."""
-    decisions: Mapping[IncidentId, Sequence[DecisionRow]] = field(default_factory=dict)
+    decisions: Mapping[IncidentId, Sequence[Decision]] = field(default_factory=dict)
     bundles: Mapping[IncidentId, BundleView] = field(default_factory=dict)
     evicting: frozenset[GroupName] = frozenset()
     quarantine: tuple[QuarantineEntry, ...] = ()
@@ -429,7 +429,7 @@ class IncidentReport:
     incident: Incident
     face: Face
     account: IncidentAccount
-    decisions: Sequence[DecisionRow] = ()
+    decisions: Sequence[Decision] = ()
     """Oldest first."""
     bundle: BundleView | None = None
     for_s: float | None = None

@@ -30,7 +30,7 @@ from lightkeeper.monitor.decide.view import (
 )
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import (
-    DecisionRow,
+    Decision,
     Hold,
     QuarantineEntry,
     QuarantineEvent,
@@ -181,7 +181,7 @@ _ROW: Final = (
 )  # fmt: skip
 
 
-def ruling_to_json(row: DecisionRow) -> dict[str, Any]:
+def ruling_to_json(row: Decision) -> dict[str, Any]:
     """One decision for a reader; `would` is the eviction that observe mode held back."""
     plain: dict[str, Any] = {name: getattr(row, name) for name in _ROW}
     if isinstance(row, Hold):

@@ -150,9 +150,7 @@ def _interrupted(track: RankTrack) -> bool:
 
 
 def _exception(track: RankTrack) -> str:
-    ending = track.ending
-    text = "" if ending is None or ending.exception is None else ending.exception
-    return text.partition(":")[0]
+    return "" if track.ending is None else track.ending.raised
 
 
 def _without_a_word(track: RankTrack) -> bool:
@@ -508,7 +506,7 @@ def _what_followed(
         clauses.append(f"{listed(alive)} of its group still {plural(alive, 'runs', 'run')}")
     if died:
         ends = (history.tracks[rank].ending for rank in died if rank in history.tracks)
-        details = sorted({end.detail for end in ends if end is not None and end.detail is not None})
+        details = sorted({end.detail for end in ends if end and end.exception and end.detail})
         clauses.append(": ".join([f"{listed(sorted(died))} ended after it", *details]))
     if waiting:
         clauses.append(waits_for(history, waiting, culprits))

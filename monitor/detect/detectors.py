@@ -110,7 +110,7 @@ Reasons = Mapping[tuple[Kind, GroupName], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class VictimWait:
     """What a victim of an open incident waits for, or waited for until it died."""
 
     ranks: tuple[RankName, ...]
@@ -124,7 +124,7 @@ class Wait:
     """True if the incident is more than pending."""
 
 
-def fired(waits: Mapping[RankName, Wait]) -> frozenset[RankName]:
+def fired(waits: Mapping[RankName, VictimWait]) -> frozenset[RankName]:
     """The victims of incidents that are more than pending."""
     return frozenset(rank for rank, wait in waits.items() if wait.fired)
 
@@ -138,7 +138,7 @@ class Tick:
     shielded: Collection[tuple[Kind, GroupName]] = ()
     """Groups under an eviction of ours; a kind is left out where its own incident requested the
     eviction."""
-    waits: Mapping[RankName, Wait] = field(default_factory=dict)
+    waits: Mapping[RankName, VictimWait] = field(default_factory=dict)
     """By victim."""
     ending: Collection[RankName] = ()
     """Victims that gave up waiting and may be about to end."""

@@ -24,7 +24,6 @@ from lightkeeper.worker_server.wire import (
     WAIT_QUORUM,
     WAITING_PHASE,
     Doing,
-    Ending,
     Frame,
     Testimony,
     Tracer,
@@ -234,23 +233,17 @@ def why_it_died(track: RankTrack) -> str:
     if report is None:
         return ""
     ending, process = report.ending, report.process
+    more = f"; {ending.detail}" if ending is not None and ending.detail else ""
     if ending is not None and ending.exception is not None:
         where = "" if ending.frame is None else f" in {ending.frame}"
-        return f"{ending.exception}{where}" + (f"; {ending.detail}" if ending.detail else "")
+        return f"{ending.exception}{where}{more}"
     if process.exit_signal in ("SIGTERM", "SIGINT"):
         return f"asked to end by {process.exit_signal}"
     if process.exit_signal is not None:
-        return f"ended by {process.exit_signal}" + _sentence_of(ending, process.exit_signal)
+        return f"ended by {process.exit_signal}{more}"
     if process.exit_code is not None:
         return f"exit code {process.exit_code}"
     return ""
-
-
-def _sentence_of(ending: Ending | None, signal: str) -> str:
-    """What the WorkerServer's sentence adds to the bare signal, such as the OOM killer."""
-    if ending is None or not ending.sentence.startswith(f"Killed by {signal}"):
-        return ""
-    return ending.sentence.removeprefix(f"Killed by {signal}").rstrip(".")
 
 
 def what_they_do(tracks: Iterable[RankTrack]) -> list[str]:
@@ -393,8 +386,7 @@ def of_death(track: RankTrack) -> str:
         return ""
     if ending.of_peers is True or stopped(track.report.process, ending):
         return ""
-    kind = ending.exception.partition(":")[0]
-    return f"dead:{kind}@{_at(ending.frame)}" if ending.frame is not None else f"dead:{kind}"
+    return f"dead:{ending.raised}" + (f"@{_at(ending.frame)}" if ending.frame is not None else "")
 
 
 def _at(frame: Frame) -> str:

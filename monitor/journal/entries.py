@@ -60,7 +60,7 @@ class Packer:
         return self._stream.flush(zlib.Z_FINISH)
 
 
-class End(StrEnum):
+class JournalEnd(StrEnum):
     WHOLE = "whole"
     CUT = "cut"
     """It ends in the middle, as after a SIGKILL or a power cut."""
@@ -95,9 +95,9 @@ class Unpacker:
                         raise LineError(f"damaged: {exc}") from exc
                     yield from self._lines(inflated)
 
-    def end(self) -> End:
+    def end(self) -> JournalEnd:
         """How the file ended; call this after the last piece."""
-        return End.WHOLE if self._stream.eof and not self._rest else End.CUT
+        return JournalEnd.WHOLE if self._stream.eof and not self._rest else JournalEnd.CUT
 
     def _inflated(self, piece: bytes) -> bytes:
         """The decompressed bytes.
@@ -141,7 +141,7 @@ def _parsed(line: bytes) -> Any:
 
 # -- entries -----------------------------------------------------------------------------------
 
-JOURNAL_SCHEMA: Final = 4
+JOURNAL_SCHEMA: Final = 5
 _PLAIN: Final = {"float": float, "int": int, "str": str, "Policy": Policy}
 
 
@@ -195,7 +195,7 @@ class TickOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class JournalTick:
     """One tick: what was seen, and what the live monitor decided."""
 
     snapshot: Snapshot
@@ -273,7 +273,7 @@ def head_from_json(plain: Any) -> Head:
         raise JournalError(f"its head cannot be used: {exc}") from exc
 
 
-def tick_from_json(plain: Any, reader: memory.Reader) -> Tick:
+def tick_from_json(plain: Any, reader: memory.Reader) -> JournalTick:
     """The tick of one parsed line; `reader` is that of the file.
 
     Raises:
@@ -286,7 +286,7 @@ def tick_from_json(plain: Any, reader: memory.Reader) -> Tick:
         decided = plain.get("told", {})
         changed = tuple(map(incident_from_json, decided.get("changed", ())))
         outcome = from_plain(TickOutcome, {**decided, "changed": ()})
-        return Tick(snapshot, replace(outcome, changed=changed))
+        return JournalTick(snapshot, replace(outcome, changed=changed))
     except memory.UNUSABLE as exc:
         raise JournalError(f"no tick: {type(exc).__name__}: {exc}") from exc
 

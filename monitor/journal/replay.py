@@ -16,11 +16,11 @@ from typing import Any, Final
 from lightkeeper.monitor.decide.pipeline import Pipeline, TickResult
 from lightkeeper.monitor.decide.rules import Policy
 from lightkeeper.monitor.journal.entries import (
-    End,
     Head,
+    JournalEnd,
     JournalError,
+    JournalTick,
     LineError,
-    Tick,
     TickOutcome,
     Unpacker,
     head_from_json,
@@ -40,7 +40,7 @@ from lightkeeper.worker_server.home import open_file
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    tick: Tick
+    tick: JournalTick
     result: TickResult
     again: TickOutcome
     """The outcome of this replay; `tick.outcome` is the live monitor's."""
@@ -111,7 +111,7 @@ class Replay:
         live = {option.name: getattr(head.config, option.name) for option in fields(KeeperConfig)}
         return KeeperConfig.from_options({**live, **self._changes})
 
-    def tick(self, tick: Tick) -> Replayed:
+    def tick(self, tick: JournalTick) -> Replayed:
         """Decide one tick again, as `monitor.loop` does: after a crash nothing is decided."""
         if self.pipeline is None:
             raise JournalError("a tick before any head")
@@ -192,12 +192,12 @@ class Opened:
 @dataclass(frozen=True, slots=True)
 class Closed:
     path: Path
-    how: End
+    how: JournalEnd
     damage: str | None = None
     """What is wrong, and after which tick; the rest of the file was not read."""
 
 
-Event = Opened | Tick | Closed
+Event = Opened | JournalTick | Closed
 
 
 def find_journals(paths: Sequence[Path]) -> tuple[tuple[Opened, ...], tuple[str, ...]]:
@@ -282,7 +282,7 @@ def journal_events(opened: Sequence[Opened]) -> Iterator[Event]:
             raise JournalError(f"{path}: {exc.strerror}") from exc
         except (LineError, JournalError) as exc:
             where = "at its first tick" if last is None else f"after tick {last}"
-            yield Closed(path, End.CUT, f"{exc} ({where})")
+            yield Closed(path, JournalEnd.CUT, f"{exc} ({where})")
         else:
             yield Closed(path, unpacker.end())
 

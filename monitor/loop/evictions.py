@@ -32,14 +32,11 @@ from lightkeeper.monitor.model.escalation import (
     HandedOver,
     Reviewed,
     Revoked,
-    decided,
 )
 from lightkeeper.monitor.model.eviction import (
-    KEEPER,
     Accused,
     Decision,
     EndManner,
-    Evict,
     Eviction,
     EvictionState,
     Guard,
@@ -240,7 +237,7 @@ class Acting:
     def _take(self, decision: Decision, snapshot: Snapshot, epoch: int) -> None:
         components = self._components
         match decision:
-            case Evict():
+            case Eviction():
                 log.warning("evict %s: %s", decision.group, decision.reason)
                 self._decided(decision, snapshot, epoch)
             case Hold():
@@ -258,19 +255,16 @@ class Acting:
         self._components.store.save_decision(row)
         self.recent.take_decision(row)
 
-    def _decided(
-        self, evict: Evict, snapshot: Snapshot, epoch: int, author: str = KEEPER,
-        lapsed: tuple[Accused, ...] = (),
-    ) -> None:  # fmt: skip
-        """Add an eviction, or decide the incident's open eviction again. `lapsed`: its ranks, if
-        their registration is over.
-        """
-        accused = accused_in(evict.group, snapshot) or lapsed
+    def _decided(self, evict: Eviction, snapshot: Snapshot, epoch: int) -> None:
+        """Add an eviction, or decide the incident's open eviction again."""
+        accused = accused_in(evict.group, snapshot) or evict.accused
+        now_s = snapshot.now_s
+        evict = replace(evict, accused=accused, epoch=epoch, asked_s=now_s, decided_s=now_s)
         about = (e for e in self._evictions.all() if e.incident_id == evict.incident_id)
         if (going := next((e for e in about if e.open), None)) is None:
-            self._evictions.add(decided(evict, accused, snapshot.now_s, author=author, epoch=epoch))
+            self._evictions.add(evict)
         else:
-            self._evictions.post(going.key, DecidedAgain(evict, accused, epoch))
+            self._evictions.post(going.key, DecidedAgain(evict))
         self._tell_changes()
 
     def _review(self, snapshot: Snapshot) -> None:
@@ -344,20 +338,30 @@ class Acting:
         lapsed = () if group_views else self._lapsed(group)
         if view is None or not (group_views or lapsed):
             raise NotPossible(f"no such group: {group}")
-        incident_id = IncidentId(f"{Kind.BY_HAND}-{group}-{int(view.snapshot.now_s * 1000)}")
-        replica_id = self._id_of(group, groups)
-        manner = EndManner("", self._config().gentle_end_s, grace_s=5.0)
-        lost = {accused.host: False for accused in lapsed or self._unseen(group, view.snapshot)}
-        evict = Evict(incident_id, group, replica_id, (), reason, manner=manner, lost=lost)
+        now_s = view.snapshot.now_s
+        evict = Eviction(
+            incident_id=IncidentId(f"{Kind.BY_HAND}-{group}-{int(now_s * 1000)}"),
+            group=group,
+            replica_id=self._id_of(group, groups),
+            asked_s=now_s,
+            decided_s=now_s,
+            state=EvictionState.DECIDED,
+            taken_up=False,
+            reason=reason,
+            author=author,
+            manner=EndManner("", self._config().gentle_end_s, grace_s=5.0),
+            lost={each.host: False for each in lapsed or self._unseen(group, view.snapshot)},
+            accused=lapsed,
+        )
         with self.deciding:
             if any(eviction.group == group and eviction.open for eviction in self._evictions.all()):
                 raise NotPossible(f"{group} is being evicted already")
-            self._decided(evict, view.snapshot, epoch, author=author, lapsed=lapsed)
+            self._decided(evict, view.snapshot, epoch)
             self._hand_over(view.snapshot)
             for waits in self._waiting():
-                if waits.incident_id == incident_id:
+                if waits.incident_id == evict.incident_id:
                     raise NotPossible(f"{group} is not evicted: {self._called_off(waits)}")
-        return incident_id
+        return evict.incident_id
 
     def _unseen(self, group: GroupName, snapshot: Snapshot) -> Iterator[Accused]:
         """Ranks of a group that only a scheduler could end, if there is one."""

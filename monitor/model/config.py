@@ -336,7 +336,8 @@ class KeeperConfig:
 
     def __post_init__(self) -> None:
         for name in RANGES:
-            self.check(name, getattr(self, name))
+            if (problem := self.problem_with(name, getattr(self, name))) is not None:
+                raise ConfigError(f"{name} {problem}")
         if self.straggler_slow_windows > self.straggler_windows:
             raise ConfigError(
                 f"straggler_slow_windows is {self.straggler_slow_windows}, "
@@ -344,15 +345,10 @@ class KeeperConfig:
             )
 
     @staticmethod
-    def check(name: str, value: float) -> None:
-        """Whether a value lies within the range of this option.
-
-        Raises:
-            ConfigError: it does not.
-        """
+    def problem_with(name: str, value: float) -> str | None:
+        """How a value lies outside of the range of this option; None: it does not."""
         low, high = RANGES[name]
-        if not low <= value <= high:
-            raise ConfigError(f"{name} is {value}, expected {low:g} to {high:g}")
+        return None if low <= value <= high else f"is {value}, expected {low:g} to {high:g}"
 
     @staticmethod
     def limited(name: str, value: float) -> float:

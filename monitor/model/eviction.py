@@ -1,8 +1,7 @@
-"""What the policy says about an incident, and the eviction that follows. Pure.
+"""What the policy says about an incident: an `Eviction`, or a `Hold`. Pure.
 
-`Evict` and `Hold` are decisions of one moment. An `Eviction` is one `Evict` from its decision to
-its end: the same value is stored, journalled, shown, and resumed after a takeover; `escalation`
-moves it.
+An eviction is one value from its decision to its end: it is stored, journalled, shown, and resumed
+after a takeover; `decide.escalation` moves it.
 """
 
 from __future__ import annotations
@@ -78,56 +77,6 @@ class EndManner:
         return self.gently_s + max(0.0, self.grace_s - 1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Evict:
-    """Evict this replica group."""
-
-    action: ClassVar = "evict"
-
-    incident_id: IncidentId
-    group: GroupName
-    replica_id: ReplicaId | None
-    """None when the group never joined a quorum: only its processes can be ended."""
-    quarantine: tuple[Host, ...]
-    """Hosts to which the group must not return; empty when the host is not to blame."""
-    reason: str
-    keep_out: tuple[GroupName, ...] = ()
-    """Names under which it must not return, on any host: the same bug has recurred. Includes its
-    launcher's name."""
-    manner: EndManner = EndManner()
-    lost: Mapping[Host, bool] = field(default_factory=dict)
-    """Hosts with which ranks of it are out of sight: its schedulers end it. Whether such a host
-    goes into quarantine if its scheduler holds it to be down."""
-
-
-@readable
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Do nothing about this incident now."""
-
-    author: ClassVar = KEEPER
-    attempt: ClassVar = 1
-    state: ClassVar = "held"
-    ended_s: ClassVar = None
-    outcome: ClassVar = ""
-
-    incident_id: IncidentId
-    guard: Guard
-    reason: str
-    release: str = ""
-    """What would lift this guard."""
-    would: Evict | None = None
-    """The eviction that only observe mode held back: all other guards passed."""
-    at_s: float = 0.0
-    """When it was written; not yet: 0."""
-    epoch: int = 0
-    """Epoch of the lease under which it was written; 0: no lease."""
-
-    @property
-    def action(self) -> str:
-        return "hold" if self.would is None else "would_evict"
-
-
 _UNKNOWN: Final = Host("")
 
 
@@ -141,42 +90,6 @@ class Accused:
     host: Host = _UNKNOWN
     place: Mapping[str, str] = field(default_factory=dict)
     """Where its scheduler put it (`Identity.place`)."""
-
-
-@readable
-@dataclass(frozen=True, slots=True)
-class Release:
-    """End the exchange in which others wait for a group that is gone."""
-
-    action: ClassVar = "release"
-    author: ClassVar = KEEPER
-    attempt: ClassVar = 1
-    guard: ClassVar = None
-    release: ClassVar = ""
-
-    incident_id: IncidentId
-    group: GroupName
-    """The one that is gone."""
-    quorum_id: int
-    """The last one that it was in."""
-    survivors: tuple[Accused, ...]
-    """Ranks that wait for it: nobody accuses them."""
-    addresses: tuple[str, ...]
-    """Addresses of the job's hosts; not kept in the store."""
-    reason: str
-    at_s: float = 0.0
-    """When it was written; not yet: 0."""
-    epoch: int = 0
-    """Epoch of the lease under which it was written; 0: no lease."""
-    state: str = "carried_out"
-    ended_s: float | None = None
-    outcome: str = ""
-    """What the ranks said."""
-
-
-Ruling = Evict | Hold
-"""About an incident, by the guards."""
-Decision = Ruling | Release
 
 
 # -- eviction ----------------------------------------------------------------------------------
@@ -279,9 +192,14 @@ class Eviction:
     epoch: int = 0
     """Epoch of the lease under which it was last taken up; 0: no lease."""
     quarantine: tuple[Host, ...] = ()
+    """Hosts to which the group must not return; empty when the host is not to blame."""
     keep_out: tuple[GroupName, ...] = ()
+    """Names under which it must not return, on any host: the same bug has recurred. Includes its
+    launcher's name."""
     manner: EndManner = EndManner()
     lost: Mapping[Host, bool] = field(default_factory=dict)
+    """Hosts with which ranks of it are out of sight: its schedulers end it. Whether such a host
+    goes into quarantine if its scheduler holds it to be down."""
     accused: tuple[Accused, ...] = ()
     """Every rank of the group, as the deciding tick saw it, later the tick that handed it over."""
     stood: Mapping[RankName, int] = field(default_factory=dict)
@@ -362,6 +280,71 @@ class Eviction:
         return replace(self, asks=(*others, ask))
 
 
+@readable
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Do nothing about this incident now."""
+
+    author: ClassVar = KEEPER
+    attempt: ClassVar = 1
+    state: ClassVar = "held"
+    ended_s: ClassVar = None
+    outcome: ClassVar = ""
+
+    incident_id: IncidentId
+    guard: Guard
+    reason: str
+    release: str = ""
+    """What would lift this guard."""
+    would: Eviction | None = None
+    """The eviction that only observe mode held back: all other guards passed."""
+    at_s: float = 0.0
+    """When it was written; not yet: 0."""
+    epoch: int = 0
+    """Epoch of the lease under which it was written; 0: no lease."""
+
+    @property
+    def action(self) -> str:
+        return "hold" if self.would is None else "would_evict"
+
+
+@readable
+@dataclass(frozen=True, slots=True)
+class Release:
+    """End the exchange in which others wait for a group that is gone."""
+
+    action: ClassVar = "release"
+    author: ClassVar = KEEPER
+    attempt: ClassVar = 1
+    guard: ClassVar = None
+    release: ClassVar = ""
+
+    incident_id: IncidentId
+    group: GroupName
+    """The one that is gone."""
+    quorum_id: int
+    """The last one that it was in."""
+    survivors: tuple[Accused, ...]
+    """Ranks that wait for it: nobody accuses them."""
+    addresses: tuple[str, ...]
+    """Addresses of the job's hosts; not kept in the store."""
+    reason: str
+    at_s: float = 0.0
+    """When it was written; not yet: 0."""
+    epoch: int = 0
+    """Epoch of the lease under which it was written; 0: no lease."""
+    state: str = "carried_out"
+    ended_s: float | None = None
+    outcome: str = ""
+    """What the ranks said."""
+
+
+Ruling = Eviction | Hold
+"""About an incident, by the guards."""
+Decision = Ruling | Release
+"""A line of the list of decisions that people read."""
+
+
 _SHOWN: Final = (
     "incident_id", "group", "replica_id", "asked_s", "rungs", "gone_s", "left_quorum_s", "failed",
     "unseen_s", "confirmed", "decided_s", "attempt", "ended_s",
@@ -374,16 +357,12 @@ def eviction_to_json(eviction: Eviction) -> dict[str, Any]:
     return {name: plain[name] for name in _SHOWN}
 
 
-DecisionRow = Hold | Eviction | Release
-"""A line of the list of decisions that people read."""
-
-
-def rulings(rows: Iterable[DecisionRow]) -> list[Hold | Eviction]:
+def rulings(rows: Iterable[Decision]) -> list[Ruling]:
     """Those about the accused, not about others that wait for it."""
     return [row for row in rows if not isinstance(row, Release)]
 
 
-def taken_up(rows: Iterable[DecisionRow]) -> tuple[Eviction, ...]:
+def taken_up(rows: Iterable[Decision]) -> tuple[Eviction, ...]:
     """Evictions that an evictor had: somebody may have been asked."""
     return tuple(row for row in rows if isinstance(row, Eviction) and row.taken_up)
 
@@ -485,7 +464,7 @@ class Remembered:
 
     incidents: tuple[Incident, ...] = ()
     """Newest first."""
-    decisions: tuple[DecisionRow, ...] = ()
+    decisions: tuple[Decision, ...] = ()
     """Oldest first."""
     quarantine: tuple[QuarantineEntry, ...] = ()
     """Hosts and groups."""

@@ -1,10 +1,6 @@
 """Incidents: verdicts that last, from pending to resolved, with their story; and their JSON.
 
-`tracker` moves them:
-
-pending --held for `hold_s`--> firing --eviction asked--> evicting --group left--> resolved
-   |                              |                           |
-   +--not seen for `clear_s`------+---------------------------+--> resolved
+The table `decide.tracker.TRANSITIONS` moves them.
 """
 
 from __future__ import annotations

@@ -86,9 +86,9 @@ class Observation(Struct, frozen=True, gc=False):
 
 def stopped(process: Process, ending: Ending | None) -> bool:
     """True if SIGTERM or Ctrl-C ended it, and no error of its own before; the sender is unknown."""
-    raised = "" if ending is None or ending.exception is None else ending.exception
+    raised = "" if ending is None else ending.raised
     by_signal = process.exit_signal in ("SIGTERM", "SIGINT")
-    return (by_signal and not raised) or raised.partition(":")[0] == "KeyboardInterrupt"
+    return (by_signal and not raised) or raised == "KeyboardInterrupt"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ QUERIES_MOST: Final = 100
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_ {}.-]{0,64}$")]
 
 
-class Query(Struct, frozen=True, forbid_unknown_fields=True):
+class PrometheusQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """One query; each series of its answer testifies against a host. `{label}` and `{value}` in
     `code`, `text` and `device` are the series' own.
     """
@@ -29,10 +29,10 @@ class Query(Struct, frozen=True, forbid_unknown_fields=True):
     """Label with the host's name; empty: the first of the usual ones that names a known host."""
 
 
-def query_from(table: Any, where: str, problems: list[str]) -> Query | None:
+def query_from(table: Any, where: str, problems: list[str]) -> PrometheusQuery | None:
     """One row; None when `problems` says what is wrong with it."""
     try:
-        query = convert(table, Query)
+        query = convert(table, PrometheusQuery)
     except ValidationError as exc:
         problems.append(f"{where}: {exc}")
         return None

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from shlex import quote
 from typing import Final
 
-from lightkeeper.monitor.model.eviction import DecisionRow, Eviction, EvictionState, Guard, rulings
+from lightkeeper.monitor.model.eviction import Decision, Eviction, EvictionState, Guard, rulings
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, RankName, group_of
 from lightkeeper.monitor.model.units import clean, plain
@@ -121,7 +121,7 @@ class Face:
         return f"{self.says.rstrip('.')}. {self.next}" if self.next else self.says
 
 
-def face_of(incident: Incident, rows: Sequence[DecisionRow], now_s: float) -> Face:
+def face_of(incident: Incident, rows: Sequence[Decision], now_s: float) -> Face:
     """As it is now; `rows`: what was decided about it, oldest first."""
     verdict = incident.verdict
     stands_s = now_s - verdict.since_s
@@ -139,7 +139,7 @@ def face_of(incident: Incident, rows: Sequence[DecisionRow], now_s: float) -> Fa
 _IN_VAIN: Final = (EvictionState.FAILED, EvictionState.ABANDONED)
 
 
-def _next(incident: Incident, last: DecisionRow | None) -> str:
+def _next(incident: Incident, last: Decision | None) -> str:
     match incident.state:
         case State.RESOLVED:
             return f"It is over: {incident.resolution or 'nobody knows how'}"
@@ -158,7 +158,7 @@ def after(remedy: str, then: str) -> str:
     return f"{remedy}. {then}" if remedy and then else remedy or then
 
 
-def _decided(incident: Incident, last: DecisionRow | None) -> str:
+def _decided(incident: Incident, last: Decision | None) -> str:
     if not incident.groups:
         look = ": a person has to look" if incident.severity is Severity.CRITICAL else ""
         return f"Nobody is accused{look}"
@@ -174,6 +174,6 @@ def _decided(incident: Incident, last: DecisionRow | None) -> str:
     return f"{_evicted(incident, last)} is being evicted"
 
 
-def _evicted(incident: Incident, last: DecisionRow | None) -> str:
+def _evicted(incident: Incident, last: Decision | None) -> str:
     """The group that is evicted: of a tie only one."""
     return last.group if isinstance(last, Eviction) else listed(incident.groups)

@@ -357,7 +357,7 @@ class RankPace:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SlowReport:
     verdicts: tuple[SlowVerdict, ...]
     paces: tuple[RankPace, ...]
     """Slowest first."""
@@ -785,7 +785,7 @@ _EXPLAINS: Final = 0.5
 """Share of the seconds lost to a late rank that its own recorded work must explain."""
 
 
-def judge(table: TimingTable) -> Report:
+def judge(table: TimingTable) -> SlowReport:
     """All verdicts on a table. Deterministic; the order of rows does not matter."""
     cohorts = work(table)
     step_s = step_seconds(table, cohorts)
@@ -803,7 +803,7 @@ def judge(table: TimingTable) -> Report:
     stages = {verdict.stage for verdict in verdicts}
     verdicts += [verdict for verdict in slow_groups(table, step_s) if verdict.stage not in stages]
     verdicts.sort(key=lambda v: (v.confidence is Confidence.UNSURE, -v.lost_s, v.culprits))
-    return Report(
+    return SlowReport(
         verdicts=tuple(verdicts),
         paces=tuple(_paces(table, cohorts, step_s)),
         step_s=float(np.median(step_s)),

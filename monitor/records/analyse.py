@@ -32,7 +32,7 @@ from lightkeeper.monitor.records.findings import (
     Analysis,
     Fault,
     Finding,
-    Wait,
+    RecordedWait,
     at_scene,
     evidence_of,
     victims_of,
@@ -718,7 +718,7 @@ def _sorted(findings: list[Finding]) -> tuple[Finding, ...]:
     return tuple(cleared)
 
 
-def _waits(graph: Graph) -> Iterable[Wait]:
+def _waits(graph: Graph) -> Iterable[RecordedWait]:
     """For each rank, the collective in which it is stuck first."""
     index, columns = graph.index, graph.index.job.columns
     stuck_at = {stuck.place: stuck for stuck in graph.stuck}
@@ -727,7 +727,7 @@ def _waits(graph: Graph) -> Iterable[Wait]:
         if not places:
             continue
         row, stuck = places[0][0], stuck_at[places[0][1]]
-        yield Wait(
+        yield RecordedWait(
             rank=rank,
             waits_for=stuck.holding,
             group=stuck.group,

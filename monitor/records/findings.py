@@ -70,7 +70,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class RecordedWait:
     """What a rank waits for, in reports."""
 
     rank: int
@@ -91,7 +91,7 @@ class Analysis:
 
     findings: tuple[Finding, ...]
     """Most certain first, then by group and sequence; deterministic."""
-    waits: tuple[Wait, ...]
+    waits: tuple[RecordedWait, ...]
     """By rank."""
     notes: tuple[str, ...] = ()
     """What limits the findings (missing ranks, wrapped buffers, unknown members), for people."""

@@ -29,7 +29,7 @@ from lightkeeper.monitor.model.units import clean, counted, sentence, time_of_ra
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.monitor.model.wording import listed, plural, who
 from lightkeeper.monitor.records.files import Bundle
-from lightkeeper.monitor.records.findings import Analysis, Fault, Finding, Wait
+from lightkeeper.monitor.records.findings import Analysis, Fault, Finding, RecordedWait
 from lightkeeper.monitor.records.job import NONE, CollectiveState, Group, Job
 
 # -- who waits for whom ----------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def roles(job: Job, analysis: Analysis) -> dict[int, Role]:
     return dict(sorted(by_rank.items()))
 
 
-def _waits(analysis: Analysis) -> defaultdict[int, list[Wait]]:
+def _waits(analysis: Analysis) -> defaultdict[int, list[RecordedWait]]:
     """Rank -> the collectives in which it waits."""
     return defaultdict(list, grouped((wait.rank, wait) for wait in analysis.waits))
 
@@ -100,13 +100,13 @@ def crowds(job: Job, analysis: Analysis, at_most: int) -> tuple[tuple[int, ...],
         for rank in {*finding.culprits, *finding.tied}:
             marks[rank] = (*marks[rank], index)
 
-    def exact(wait: Wait) -> Hashable:
+    def exact(wait: RecordedWait) -> Hashable:
         members = job.groups[wait.group].members
         everybody = len(wait.waits_for) == len(members) - 1 > 1
         all_others = everybody and wait.rank not in wait.waits_for
         return wait.group, wait.sequence, wait.op, None if all_others else wait.waits_for
 
-    def alike(wait: Wait) -> Hashable:
+    def alike(wait: RecordedWait) -> Hashable:
         group = job.groups[wait.group]
         awaited = frozenset(role.get(rank) for rank in wait.waits_for)
         return group.desc or len(group.members), wait.op, awaited
@@ -135,7 +135,7 @@ def wait_table(job: Job, analysis: Analysis, at_most: int) -> ReportTable:
 
 
 def _waiting(
-    job: Job, ranks: tuple[int, ...], waits: Mapping[int, Sequence[Wait]]
+    job: Job, ranks: tuple[int, ...], waits: Mapping[int, Sequence[RecordedWait]]
 ) -> Iterator[tuple[str, ...]]:
     """The collectives in which the first rank of a crowd waits, since when, for whom, and where."""
     first, every = waits[ranks[0]], [wait for rank in ranks for wait in waits[rank]]

@@ -50,7 +50,7 @@ from lightkeeper.monitor.store.place import Gone, LeaseRow, StoreError, StorePla
 # -- tables ------------------------------------------------------------------------------------
 # `records` holds all that is remembered, one value a row as JSON; `lease` says which monitor acts.
 
-SCHEMA: Final = 5
+SCHEMA: Final = 6
 
 METADATA: Final = MetaData()
 

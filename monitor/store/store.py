@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lightkeeper.monitor.background import BackgroundWorker
 from lightkeeper.monitor.model.eviction import (
-    DecisionRow,
+    Decision,
     Eviction,
     Fence,
     Hold,
@@ -127,7 +127,7 @@ class Store:
             first_s = incident.milestones.first_seen_s
             self._put("incidents", incident.id, incident_to_json(incident), first_s)
 
-    def save_decision(self, row: DecisionRow) -> None:
+    def save_decision(self, row: Decision) -> None:
         """Remember a decision, or how far it got: `flush` before acting on it."""
         self._put("decisions", _key(row), {"action": row.action, **to_plain(row)}, row.at_s)
 
@@ -261,10 +261,10 @@ class Store:
         return replace(saved, incidents=incidents, decisions=decisions, runs=saved.runs[:RUNS_KEPT])
 
 
-def _key(row: DecisionRow) -> str:
+def _key(row: Decision) -> str:
     return f"{row.incident_id} {row.at_s} {row.action}"
 
 
-def _decision(body: Mapping[str, Any]) -> DecisionRow:
-    kind: type[DecisionRow] = {"evict": Eviction, "release": Release}.get(body["action"], Hold)
+def _decision(body: Mapping[str, Any]) -> Decision:
+    kind: type[Decision] = {"evict": Eviction, "release": Release}.get(body["action"], Hold)
     return from_plain(kind, body)

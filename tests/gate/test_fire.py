@@ -18,7 +18,7 @@ import hpack
 import pytest
 
 from lightkeeper.gate import http2, messages
-from lightkeeper.gate.http2 import Connection
+from lightkeeper.gate.http2 import Http2Connection
 from lightkeeper.gate.messages import (
     HEARTBEAT_PATH,
     QUORUM_PATH,
@@ -137,10 +137,10 @@ class Meter:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done = 0
-        frame, read, decode = Connection._frame, HeaderReader.read, hpack.Decoder.decode
+        frame, read, decode = Http2Connection._frame, HeaderReader.read, hpack.Decoder.decode
         fields = 0
 
-        def count_frame(side: Connection, kind: int, *words: Any) -> None:
+        def count_frame(side: Http2Connection, kind: int, *words: Any) -> None:
             self.done += 1 if kind != http2.SETTINGS else 1 + len(words[2]) // 60
             frame(side, kind, *words)
 
@@ -159,7 +159,7 @@ class Meter:
             fields = max(len(decoded), len(data) // 4 if data[0] == 0x20 else 0)
             return decoded
 
-        monkeypatch.setattr(Connection, "_frame", count_frame)
+        monkeypatch.setattr(Http2Connection, "_frame", count_frame)
         monkeypatch.setattr(HeaderReader, "read", count_block)
         monkeypatch.setattr(hpack.Decoder, "decode", count_fields)
 

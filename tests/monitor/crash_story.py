@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import requests
 
-from lightkeeper.monitor.model.eviction import DecisionRow, Remembered
+from lightkeeper.monitor.model.eviction import Decision, Remembered
 from lightkeeper.monitor.store.store import Store
 from lightkeeper.worker_server.wire import to_json
 from tests.monitor.crash_life import LAST, live
@@ -45,7 +45,7 @@ class Outcome:
     seconds: float
 
     @property
-    def evicts(self) -> list[DecisionRow]:
+    def evicts(self) -> list[Decision]:
         return [row for row in self.remembered.decisions if row.action == "evict"]
 
 

@@ -8,7 +8,6 @@ from lightkeeper.monitor.model.eviction import (
     Accused,
     Ask,
     Change,
-    Evict,
     Eviction,
     EvictionState,
     Guard,
@@ -30,6 +29,7 @@ from lightkeeper.monitor.model.observation import (
     Unreachable,
 )
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Severity, Verdict
+from tests.monitor.decided import to_evict
 from tests.monitor.fakes import FakeRank, identity
 
 LIGHT = LighthouseView(
@@ -120,6 +120,6 @@ EVENT = QuarantineEvent(
     signature="s", wide=True,
 )  # fmt: skip
 HOLD = Hold(IncidentId("inc-1"), Guard.COOL_DOWN, "too soon")
-EVICT = Evict(
+EVICT = to_evict(
     IncidentId("inc-1"), GroupName("rg_1"), ReplicaId("rg_1:uuid1"), (Host("node1"),), "hung"
 )

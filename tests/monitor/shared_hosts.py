@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lightkeeper.monitor.model.eviction import Evict, Eviction
+from lightkeeper.monitor.model.eviction import Eviction
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.observation import (
     Failure,
@@ -122,7 +122,7 @@ class HostFleet(SimFleet):
                 other.host = new
                 other.__dict__.pop("identity", None)
 
-    def evict(self, decision: Evict) -> None:
+    def evict(self, decision: Eviction) -> None:
         self.quarantined.update(decision.quarantine)
         super().evict(decision)
         asked = self.evictions.pop(decision.incident_id)

@@ -15,14 +15,15 @@ from lightkeeper.monitor.act.http import CaError, Fetcher, Tokens, trust_only
 from lightkeeper.monitor.act.poller import Poller
 from lightkeeper.monitor.act.quarantine import Quarantine
 from lightkeeper.monitor.act.targets import Registry
-from lightkeeper.monitor.model.escalation import Liveness, decided
-from lightkeeper.monitor.model.eviction import Accused, Evict
+from lightkeeper.monitor.model.escalation import Liveness
+from lightkeeper.monitor.model.eviction import Accused
 from lightkeeper.monitor.model.names import GroupName, IncidentId
 from lightkeeper.monitor.model.observation import Failure, Unreachable
 from lightkeeper.monitor.service import Service, StartError
 from lightkeeper.worker_server.wire import StateReport, to_json
 from tests.monitor.api import TOKEN, app_client, options
 from tests.monitor.commands.parsing import monitor_options
+from tests.monitor.decided import decided, to_evict
 from tests.monitor.doubles import HandClock, Memory
 from tests.monitor.fakes import FakeFleet
 from tests.page.views import crowd
@@ -64,7 +65,7 @@ def test_the_evictors_look_with_the_token(fleet: FakeFleet, fetcher: Fetcher) ->
     registry = Registry(HandClock(), Memory())
     clock = HandClock()
     parties = Parties(clock, fetcher, registry, Quarantine(clock, Memory()))
-    evict = Evict(IncidentId("i"), GroupName("rg_0"), None, (), "hangs")
+    evict = to_evict(IncidentId("i"), GroupName("rg_0"), None, (), "hangs")
     eviction = decided(evict, (accused,), clock.now_s())
     fetcher.tokens = Tokens("secret")
     assert probe(parties, eviction).lives == {rank.identity.rank: Liveness.ALIVE}

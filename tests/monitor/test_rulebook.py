@@ -13,7 +13,7 @@ import pytest
 from lightkeeper.monitor.act.quarantine import SWITCH, PauseSwitch
 from lightkeeper.monitor.clock import SteadyClock
 from lightkeeper.monitor.decide.rules import GUARDS, PolicyAction, PolicyError
-from lightkeeper.monitor.journal.entries import Tick
+from lightkeeper.monitor.journal.entries import JournalTick
 from lightkeeper.monitor.journal.replay import Event, Opened, Replay, find_journals, journal_events
 from lightkeeper.monitor.rulebook import Rulebook, effective, read_policy
 from lightkeeper.monitor.service import Service
@@ -157,7 +157,7 @@ def test_a_reload_holds_from_the_next_tick_on_and_is_replayed(
         return list(journal_events(find_journals([tmp_path / "j"])[0]))
 
     def ticks_on_disk() -> int:
-        return sum(isinstance(event, Tick) for event in journalled())
+        return sum(isinstance(event, JournalTick) for event in journalled())
 
     wait_until(lambda: ticks_on_disk() == 5, 5, "all ticks are on disk")
     replay, heads, follows, ticks = Replay(), [], [], []
@@ -169,7 +169,7 @@ def test_a_reload_holds_from_the_next_tick_on_and_is_replayed(
                 (head.after_tick, head.config.budget_per_hour, head.config.observe, action)
             )
             follows.append(replay.begin(head))
-        elif isinstance(event, Tick):
+        elif isinstance(event, JournalTick):
             assert replay.tick(event).difference() is None
             ticks.append(replay.pipeline._config.budget_per_hour)
     assert heads == [

@@ -8,7 +8,7 @@ from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.tempo import Tempo, TempoBook
 from lightkeeper.monitor.decide.view import RecentIncidents, View
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import DecisionRow, Evict, Eviction, Hold, Remembered
+from lightkeeper.monitor.model.eviction import Decision, Eviction, EvictionState, Hold, Remembered
 from lightkeeper.monitor.model.names import GroupName, Host, RankName, ReplicaId, rank_name
 from lightkeeper.monitor.model.observation import (
     Failure,
@@ -164,11 +164,10 @@ class Simulated:
         )
 
 
-def _row(decision: Evict | Hold, now_s: float) -> DecisionRow:
+def _row(decision: Eviction | Hold, now_s: float) -> Decision:
     match decision:
-        case Evict(incident_id, group, replica_id, quarantine, reason):
-            return Eviction(
-                incident_id, group, replica_id, now_s, quarantine=quarantine, reason=reason
-            )
+        case Eviction():
+            asked = {"asked_s": now_s, "decided_s": None, "state": EvictionState.ASKING}
+            return replace(decision, taken_up=True, **asked)
         case Hold():
             return replace(decision, at_s=now_s)

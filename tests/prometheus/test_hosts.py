@@ -9,7 +9,7 @@ import pytest
 from lightkeeper.monitor.act.http import Fetcher
 from lightkeeper.monitor.act.prometheus import Prometheus
 from lightkeeper.monitor.act.schedulers.base import NotDone
-from lightkeeper.monitor.model.queries import Query
+from lightkeeper.monitor.model.queries import PrometheusQuery
 from tests.http_server import FakeServer
 from tests.prometheus.server import prometheus
 from tests.waiting import wait_for
@@ -54,7 +54,10 @@ class Exporter(FakeServer):
 
 
 def test_every_query_is_taken_and_only_what_is_new_since_the_run_began_is_said():
-    own = (Query("up", "up == 0", text="nobody"), Query("bad-query", "sum(", text="x"))
+    own = (
+        PrometheusQuery("up", "up == 0", text="nobody"),
+        PrometheusQuery("bad-query", "sum(", text="x"),
+    )
     with closing(Exporter()) as exporter, prometheus(CONFIG.format(address=exporter.address)) as up:
         fetcher = Fetcher()
         source = Prometheus(up.url, fetcher, lambda: own, lambda: 5.0)

@@ -8,7 +8,14 @@ import time
 import pytest
 
 from lightkeeper.worker_server import check_host
-from lightkeeper.worker_server.check_host import MATMUL, Figure, Launch, Report, launch_of, look
+from lightkeeper.worker_server.check_host import (
+    MATMUL,
+    Figure,
+    HostFigures,
+    JobLaunch,
+    launch_of,
+    look,
+)
 from lightkeeper.worker_server.rank import admission
 
 HERE = {"LIGHTKEEPER_HOST": "n0", "LIGHTKEEPER_MONITOR": ""}
@@ -49,16 +56,16 @@ def measured(monkeypatch):
 @pytest.mark.parametrize(
     ("environ", "command", "launch"),
     [
-        ({}, "python train.py", Launch(1, None, "", 29501)),
-        ({}, "torchrun --nnodes 4 --rdzv-endpoint n1:29400 t.py", Launch(4, None, "n1", 29401)),
+        ({}, "python train.py", JobLaunch(1, None, "", 29501)),
+        ({}, "torchrun --nnodes 4 --rdzv-endpoint n1:29400 t.py", JobLaunch(4, None, "n1", 29401)),
         ({}, "torchrun --nnodes=2:4 --node_rank=3 --master-addr=n1 t.py",
-         Launch(4, 3, "n1", 29501)),
+         JobLaunch(4, 3, "n1", 29501)),
         ({"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "n1", "PET_MASTER_PORT": "7"},
-         "torchrun t.py", Launch(2, 1, "n1", 8)),
+         "torchrun t.py", JobLaunch(2, 1, "n1", 8)),
         ({"SLURM_NNODES": "3", "SLURM_NODEID": "0", "MASTER_ADDR": "n1", "MASTER_PORT": "99"},
-         "python t.py", Launch(3, 0, "n1", 100)),
-        ({"SLURM_NNODES": "3"}, "python t.py", Launch(1, None, "", 29501)),
-        ({}, "torchrun --nnodes", Launch(1, None, "", 29501)),
+         "python t.py", JobLaunch(3, 0, "n1", 100)),
+        ({"SLURM_NNODES": "3"}, "python t.py", JobLaunch(1, None, "", 29501)),
+        ({}, "torchrun --nnodes", JobLaunch(1, None, "", 29501)),
     ],
 )  # fmt: skip
 def test_what_the_launch_says_of_its_hosts(environ, command, launch):
@@ -80,15 +87,15 @@ def test_the_lighthouse_and_the_monitors_are_tried():
 
 def test_what_the_child_measures_is_heard():
     lines = ({"doing": "disk"}, {"note": ["disk", "bad", "full"]}, figure(3.0))
-    seen = look(Launch(), HERE, 20.0, print, says(*lines))
-    assert seen.reports == [seen.report] == [Report("n0", (Figure(MATMUL, "GFLOP/s", 3.0),))]
+    seen = look(JobLaunch(), HERE, 20.0, print, says(*lines))
+    assert seen.reports == [seen.report] == [HostFigures("n0", (Figure(MATMUL, "GFLOP/s", 3.0),))]
     assert seen.notes == [("disk", "bad", "full")]
 
 
 def test_a_child_that_hangs_is_ended_and_what_hung_is_named():
     began_s, said = time.monotonic(), []
     child = says({"doing": "disk"}, figure(3.0), then="time.sleep(600)")
-    seen = look(Launch(), HERE, 2.0, said.append, child)
+    seen = look(JobLaunch(), HERE, 2.0, said.append, child)
     assert time.monotonic() - began_s < 20
     assert seen.notes == [("disk", "bad", "did not end within 2 s")]
     assert seen.report.figures, "what it measured before counts"
@@ -96,12 +103,12 @@ def test_a_child_that_hangs_is_ended_and_what_hung_is_named():
 
 
 def test_a_child_that_dies_is_named():
-    seen = look(Launch(), HERE, 20.0, print, says({"doing": "all_reduce"}, then="os.abort()"))
+    seen = look(JobLaunch(), HERE, 20.0, print, says({"doing": "all_reduce"}, then="os.abort()"))
     assert seen.notes == [("all_reduce", "bad", "the measuring ended: -6")]
 
 
 def test_a_line_that_is_no_json_is_left_out():
-    seen = look(Launch(), HERE, 20.0, print, ("-c", "print('NCCL INFO'); print('{')"))
+    seen = look(JobLaunch(), HERE, 20.0, print, ("-c", "print('NCCL INFO'); print('{')"))
     assert seen.notes == []
 
 

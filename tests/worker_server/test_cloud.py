@@ -11,7 +11,7 @@ from email.utils import format_datetime
 import pytest
 
 from lightkeeper.worker_server.sidecar.witnesses.cloud import CloudNotices
-from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
+from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, MachineWitness
 from lightkeeper.worker_server.wire import Weight
 from tests.http_server import FakeServer, Hang
 from tests.ports import free_port
@@ -77,7 +77,7 @@ def rows(said):
 
 
 def test_it_is_a_witness_and_has_nothing_to_say_of_a_machine_that_stays(cloud):
-    looker: Witness = witness(cloud)
+    looker: MachineWitness = witness(cloud)
     assert looker.look((), 100.0) == []
     assert looker.look((), 105.0) == []
 

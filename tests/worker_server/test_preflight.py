@@ -16,14 +16,14 @@ from lightkeeper.worker_server.check_host import (
     MATMUL,
     UNSURE,
     Figure,
-    Report,
+    HostFigures,
     compare,
     rounds,
 )
 
 
 def hosts(values, name=MATMUL):
-    return [Report(f"n{i}", (Figure(name, "GFLOP/s", v),)) for i, v in enumerate(values)]
+    return [HostFigures(f"n{i}", (Figure(name, "GFLOP/s", v),)) for i, v in enumerate(values)]
 
 
 def verdicts(reports):
@@ -70,18 +70,18 @@ def test_a_write_back_cache_shifts_disks_more_than_that():
 
 def test_a_device_is_compared_with_its_own_host_s():
     cores = tuple(Figure(MATMUL, "GFLOP/s", v, f"GPU {i}") for i, v in enumerate((90, 91, 40, 92)))
-    (row,) = [row for row in compare([Report("n0", cores)]) if row.verdict == BAD]
+    (row,) = [row for row in compare([HostFigures("n0", cores)]) if row.verdict == BAD]
     assert str(row) == "n0: matrix multiplication of GPU 2 40 GFLOP/s, its others: 91"
 
 
 def test_a_figure_that_a_host_lacks_is_compared_among_the_rest():
-    assert verdicts([*hosts([100, 99, 30]), Report("n3")]) == [("n2", BAD)]
+    assert verdicts([*hosts([100, 99, 30]), HostFigures("n3")]) == [("n2", BAD)]
 
 
 def links(rates, names="abcd"):
     """All pairs at 1000, but those of `rates`."""
     return [
-        Report(me, (), {other: rates.get(frozenset((me, other)), 1000.0)
+        HostFigures(me, (), {other: rates.get(frozenset((me, other)), 1000.0)
                         for other in names if other != me})
         for me in names
     ]  # fmt: skip
@@ -132,5 +132,5 @@ def test_a_large_tournament_ends_early():
 
 
 def test_a_report_travels_as_json():
-    report = Report("n0", (Figure(MATMUL, "GFLOP/s", 40.0, "core 1"),), {"n1": 3.0})
-    assert Report.read(json.loads(json.dumps(report))) == report
+    report = HostFigures("n0", (Figure(MATMUL, "GFLOP/s", 40.0, "core 1"),), {"n1": 3.0})
+    assert HostFigures.read(json.loads(json.dumps(report))) == report

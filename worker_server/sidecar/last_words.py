@@ -357,9 +357,9 @@ is not."""
 _LAUNCHER = "torch.distributed.elastic."
 """Exceptions of torchrun, which may share the file."""
 _SENT_AS = {
-    "SIGHUP": ", as when its terminal or ssh session is closed",
-    "SIGUSR1": ", as a scheduler sends it before it ends a job; the rank has no handler",
-    "SIGXCPU": ", as when its limit of CPU time is reached",
+    "SIGHUP": "as when its terminal or ssh session is closed",
+    "SIGUSR1": "as a scheduler sends it before it ends a job; the rank has no handler",
+    "SIGXCPU": "as when its limit of CPU time is reached",
 }
 _FATAL_SIGNALS = frozenset({"SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"})
 _ENDED_BY_S = 60.0
@@ -473,7 +473,9 @@ class Remains:
         raised = self._raised or self._noted(process)
         sentence = _one_line(self._ended(process))
         if raised is None:
-            return wire.Ending(sentence)
+            sent, oom = self._process.sent, self._oom_said(process)
+            why = _why(process, self.crash(), sent, oom) if process.exit_signal else ""
+            return wire.Ending(sentence, detail=why or None)
         kill = self.oom_kill(process)
         detail = raised.detail or self._port_taken or (None if kill is None else kill.text)
         return wire.Ending(sentence, raised.exception, raised.frame, raised.of_peers, detail)
@@ -596,7 +598,8 @@ def ending_sentence(
     if process.alive:
         return f"It lives{', and has announced that its work is over' if closed else ''}."
     if process.exit_signal is not None:
-        return f"Killed by {process.exit_signal}{_why(process, crash, sent, oom)}{over}."
+        why = _why(process, crash, sent, oom)
+        return f"Killed by {process.exit_signal}{why and f'; {why}'}{over}."
     raised = _raised(process, exception)
     if process.exit_code is not None:
         cause = f"Raised {raised} and exited" if process.exit_code and raised else "Exited"
@@ -609,12 +612,13 @@ def ending_sentence(
 
 
 def _why(process: wire.Process, crash: wire.Trace | None, sent: tuple[str, ...], oom: str) -> str:
+    """What is known beside the signal; empty: nothing."""
     if process.exit_signal in sent:
-        return ", which its WorkerServer sent (eviction)"
+        return "sent by its WorkerServer (eviction)"
     if process.exit_signal == "SIGKILL" and oom:
-        return f"; {oom}"
+        return oom
     if crash is not None:
-        return f" ({_first_line(crash)})"
+        return _first_line(crash)
     return _SENT_AS.get(process.exit_signal or "", "")
 
 

@@ -16,7 +16,7 @@ from typing import Final
 from lightkeeper.monitor.decide.accounts import OPEN
 from lightkeeper.monitor.decide.view import IncidentReport, View, bundle_url
 from lightkeeper.monitor.model.eviction import (
-    DecisionRow,
+    Decision,
     Eviction,
     Guard,
     Rung,
@@ -89,7 +89,7 @@ def _who_did(report: IncidentReport) -> str:
     return f"{_names(report.incident.groups)}, by {clean(account.decided_by, 80)}{after}"
 
 
-def _freed(row: DecisionRow) -> bool:
+def _freed(row: Decision) -> bool:
     return row.action == "release" and row.state != "failed"
 
 

@@ -13,12 +13,12 @@ from lightkeeper.monitor.act.quarantine import Quarantine
 from lightkeeper.monitor.act.schedulers.base import Scheduler
 from lightkeeper.monitor.act.targets import Registry
 from lightkeeper.monitor.clock import SteadyClock
-from lightkeeper.monitor.model.escalation import HandedOver, Timeouts, decided
+from lightkeeper.monitor.decide.escalation import handle
+from lightkeeper.monitor.model.escalation import HandedOver, Timeouts
 from lightkeeper.monitor.model.eviction import (
     KEEPER,
     Accused,
     EndManner,
-    Evict,
     Eviction,
     Rung,
     RungOutcome,
@@ -27,6 +27,7 @@ from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, Replica
 from tests.changed import replace
 from tests.http_server import Hang
 from tests.monitor.act.gates import FakeGate
+from tests.monitor.decided import decided, to_evict
 from tests.monitor.doubles import Memory
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, FakeRank, Page, wait_until
 
@@ -35,7 +36,7 @@ REPLICA = ReplicaId("rg_1:uuid1")
 BRISK = Timeouts(kill_s=0.5, confirm_s=2.0, look_s=0.5, pause_s=0.05, ask_again_s=0.5)
 
 
-EVICT = Evict(
+EVICT = to_evict(
     IncidentId("inc-1"), GroupName("rg_1"), REPLICA, (Host("node1"),), "hung: no step",
     manner=EndManner(grace_s=0.1),
 )  # fmt: skip
@@ -84,6 +85,7 @@ class Bench:
         )
         self.evictors = Evictors(
             parties,
+            handle=handle,
             record=self.recorded.append,
             permit=self.permit,
             durable=self.durable,
@@ -121,7 +123,7 @@ class Bench:
             Accused(rank.identity.rank, rank.identity.incarnation, rank.url) for rank in self.ranks
         )
 
-    def submit(self, evict: Evict = EVICT, *, author: str = KEEPER, **changes) -> bool:
+    def submit(self, evict: Eviction = EVICT, *, author: str = KEEPER, **changes) -> bool:
         """Decide and hand over; whether the evictor took it."""
         now_s = self.clock.now_s()
         event = replace(HandedOver(now_s, self.accused()), **changes)

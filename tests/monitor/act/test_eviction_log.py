@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lightkeeper.monitor.act.evictor import EvictionLog
+from lightkeeper.monitor.decide.escalation import handle
 from lightkeeper.monitor.model.escalation import (
     Answered,
     Cleared,
@@ -10,21 +11,21 @@ from lightkeeper.monitor.model.escalation import (
     HandedOver,
     LighthouseSeen,
     Probed,
-    decided,
 )
 from lightkeeper.monitor.model.eviction import Eviction, EvictionState, Rung
 from lightkeeper.monitor.model.names import ReplicaId
 from lightkeeper.monitor.model.observation import LighthouseView, Member
 from tests.changed import replace
+from tests.monitor.decide.escalations import EVICT, RANKS, VIEW, accused, look_at
+from tests.monitor.decided import decided
 from tests.monitor.doubles import HandClock
-from tests.monitor.model.escalations import EVICT, RANKS, VIEW, accused, look_at
 
 LEFT = LighthouseSeen(LighthouseView(4, (Member(ReplicaId("rg_0:x"), 5),), {}, ""))
 
 
 def log(*recorded: Eviction) -> tuple[EvictionLog, list[Eviction]]:
     records = list(recorded)
-    return EvictionLog(HandClock(), EvictionDeps(), records.append), records
+    return EvictionLog(HandClock(), EvictionDeps(), records.append, handle), records
 
 
 def begun(book: EvictionLog, **changes) -> Eviction:
@@ -43,7 +44,7 @@ def asked(book: EvictionLog, eviction: Eviction) -> None:
 def test_a_group_that_two_looks_see_leave_has_left_once_and_at_the_first() -> None:
     clock = HandClock()
     records: list[Eviction] = []
-    book = EvictionLog(clock, EvictionDeps(), records.append)
+    book = EvictionLog(clock, EvictionDeps(), records.append, handle)
     eviction = begun(book)
     asked(book, eviction)
     book.post(eviction.key, LEFT)

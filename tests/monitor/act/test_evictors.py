@@ -2,7 +2,7 @@
 can answer; only the accused, one at a time, and nothing before it is written.
 
 Each case is a group of one or two fake ranks, and what must be true at the end. When whom is asked
-is tried in virtual time (tests/monitor/model/test_escalation.py).
+is tried in virtual time (tests/monitor/decide/test_escalation.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from lightkeeper.monitor.act.http import Fetcher
 from lightkeeper.monitor.act.lighthouse import Lighthouse
 from lightkeeper.monitor.act.schedulers.base import NotDone, Outcome
-from lightkeeper.monitor.model.eviction import Evict, Rung, RungResult
+from lightkeeper.monitor.model.eviction import Rung, RungResult
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId
 from tests.changed import replace
 from tests.http_server import Hang
@@ -31,6 +31,7 @@ from tests.monitor.act.evictions import (
     rungs,
 )
 from tests.monitor.act.gates import FakeGate
+from tests.monitor.decided import to_evict
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, FakeRank, Page, page, wait_until
 
 pytestmark = pytest.mark.integration  # it waits for deadlines, in real seconds
@@ -312,7 +313,7 @@ def test_others_are_evicted_while_a_scheduler_ends_a_lost_group(
         out_of_sight(bench)
         assert bench.submit(FAR)
         assert pods.asked.wait(10.0)
-        other = Evict(IncidentId("inc-2"), GroupName("rg_2"), None, (), "hung")
+        other = to_evict(IncidentId("inc-2"), GroupName("rg_2"), None, (), "hung")
         assert bench.submit(other, accused=())
         wait_until(lambda: not pods.goes_on.is_set() and _over(bench, "rg_2"), 15, "it is over")
         pods.goes_on.set()
@@ -410,7 +411,7 @@ def test_an_eviction_begins_when_it_is_written_and_may_be_done_and_not_before(
 
 def test_a_crash_of_the_evictor_is_one_failed_eviction(bench: Bench) -> None:
     bench.group()
-    broken = Evict(IncidentId("bad"), GroupName("rg_1"), REPLICA, (), "x")
+    broken = to_evict(IncidentId("bad"), GroupName("rg_1"), REPLICA, (), "x")
     assert bench.submit(broken, accused=(None,))  # type: ignore[arg-type]
     wait_until(lambda: not bench.evictors.active(), 15, "the eviction ends")
     assert (bench.recorded[-1].failed or "").startswith("the evictor crashed: ")

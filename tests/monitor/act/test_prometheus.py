@@ -11,12 +11,12 @@ from lightkeeper.monitor.act.http import Fetcher
 from lightkeeper.monitor.act.prometheus import ANSWER_MAX_BYTES, Prometheus
 from lightkeeper.monitor.act.schedulers.base import NotDone
 from lightkeeper.monitor.act.testimonies import QUERIES
-from lightkeeper.monitor.model.queries import Query
+from lightkeeper.monitor.model.queries import PrometheusQuery
 from lightkeeper.worker_server.wire import Weight
 from tests.monitor.act.fake_prometheus import FakePrometheus, row
 
 pytestmark = pytest.mark.integration  # servers on loopback, real deadlines
-OWN = Query("own", "own_metric > 0", Weight.SLOW, "{device} is bad: {value}", "{device}")
+OWN = PrometheusQuery("own", "own_metric > 0", Weight.SLOW, "{device} is bad: {value}", "{device}")
 SECRET = "Bearer s3cr3t"
 
 
@@ -30,7 +30,7 @@ def server():
 def ask(server):
     fetcher = Fetcher()
 
-    def asked(*queries: Query, age_s: float = 7200.0, timeout_s: float = 5.0):
+    def asked(*queries: PrometheusQuery, age_s: float = 7200.0, timeout_s: float = 5.0):
         """The testimonies, and why not all could be read."""
         source = Prometheus(f"{server.url}/prom/", fetcher, lambda: queries, lambda: age_s, SECRET)
         said = []
@@ -74,7 +74,7 @@ def test_the_window_is_the_age_of_the_run_and_an_hour_at_most(server, ask, age_s
 
 
 def test_rows_of_the_policy_come_on_top_replace_or_silence(server, ask):
-    ask(OWN, Query("gpu-throttled", "mine > 1"), Query("xid-{value}", ""))
+    ask(OWN, PrometheusQuery("gpu-throttled", "mine > 1"), PrometheusQuery("xid-{value}", ""))
     assert any(query == "own_metric > 0" for query in server.asked)
     assert any(query == "mine > 1" for query in server.asked)
     assert not any("THERMAL_VIOLATION" in query or "XID" in query for query in server.asked)
@@ -114,7 +114,7 @@ def test_node_exporters_are_named_by_their_uname(server, ask):
 
 def test_a_row_may_name_the_label_of_the_host(server, ask):
     server.series = {"own_metric": [row(device="eth0", instance="a:1", rack="r", box="gpu-7")]}
-    (((names, said),), _) = ask(Query("own", "own_metric", Weight.SLOW, "x", host="box"))
+    (((names, said),), _) = ask(PrometheusQuery("own", "own_metric", Weight.SLOW, "x", host="box"))
     assert names == ("gpu-7", "")
     assert said.text == "x"
 

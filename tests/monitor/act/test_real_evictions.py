@@ -29,14 +29,16 @@ from lightkeeper.monitor.act.lighthouse import Lighthouse
 from lightkeeper.monitor.act.quarantine import Quarantine
 from lightkeeper.monitor.act.targets import Registry
 from lightkeeper.monitor.clock import SteadyClock
-from lightkeeper.monitor.model.escalation import HandedOver, Timeouts, decided
-from lightkeeper.monitor.model.eviction import Accused, Evict, Eviction, Rung, RungResult
+from lightkeeper.monitor.decide.escalation import handle
+from lightkeeper.monitor.model.escalation import HandedOver, Timeouts
+from lightkeeper.monitor.model.eviction import Accused, Eviction, Rung, RungResult
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from lightkeeper.monitor.model.observation import LighthouseView
 from lightkeeper.worker_server.wire import PATH_STATE, Registration, parse_state
 from tests.changed import replace
 from tests.gate.groups import Gate as RealGate
 from tests.monitor.act.evictions import outcome
+from tests.monitor.decided import decided, to_evict
 from tests.monitor.doubles import Memory
 from tests.monitor.lighthouses import Groups, installations, lighthouse_process
 from tests.ports import free_port
@@ -174,7 +176,7 @@ class Scene:
             quarantine=self.quarantine, lighthouse=self.light, gate=self.gatekeeper,
             timeouts=timeouts,
         )  # fmt: skip
-        evictors = Evictors(parties, record=lambda _: None)
+        evictors = Evictors(parties, handle=handle, record=lambda _: None)
         if self.gatekeeper is not None:
             self.gatekeeper.start(evictors.log.progress)
         self.stack.callback(evictors.close)
@@ -182,7 +184,7 @@ class Scene:
             Accused(rank.name, (i := self.registry.get(rank.name)).identity.incarnation, i.url)
             for rank in self.ranks
         )
-        evict = Evict(IncidentId("inc-1"), GroupName("rg_1"), ID, (Host("node1"),), "a test")
+        evict = to_evict(IncidentId("inc-1"), GroupName("rg_1"), ID, (Host("node1"),), "a test")
         now_s = self.clock.now_s()
         evictors.log.add(eviction := decided(evict, accused, now_s))
         evictors.submit(eviction.key, HandedOver(now_s, accused))

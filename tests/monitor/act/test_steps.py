@@ -17,9 +17,9 @@ from lightkeeper.monitor.act.schedulers.base import Outcome
 from lightkeeper.monitor.act.targets import Registry
 from lightkeeper.monitor.model.escalation import Answered, Liveness
 from lightkeeper.monitor.model.eviction import Rung
+from tests.monitor.decide.escalations import ID, RANKS, fresh
 from tests.monitor.doubles import HandClock, Memory
 from tests.monitor.fakes import FakeRank, identity, wait_until
-from tests.monitor.model.escalations import ID, RANKS, fresh
 
 WHOM = {
     Rung.GATE: "",

@@ -10,7 +10,7 @@ import pytest
 from lightkeeper.monitor.act.schedulers.kubernetes import KEY, kube_facts
 from lightkeeper.monitor.act.schedulers.slurm import node_said
 from lightkeeper.monitor.act.testimonies import QUERIES, UNKNOWN_S, read_fact
-from lightkeeper.monitor.model.queries import Query
+from lightkeeper.monitor.model.queries import PrometheusQuery
 from lightkeeper.worker_server.wire import Weight
 from tests.monitor.act.fake_prometheus import shipped
 
@@ -200,4 +200,4 @@ def test_what_a_cluster_says_is_cut_to_the_bounds_of_the_wire():
 
 def test_every_shipped_row_can_be_used():
     assert len(QUERIES) == len(shipped())
-    assert all(isinstance(row, Query) and row.query for row in QUERIES)
+    assert all(isinstance(row, PrometheusQuery) and row.query for row in QUERIES)

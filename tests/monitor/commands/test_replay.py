@@ -12,7 +12,7 @@ from lightkeeper.monitor.cli import main
 from lightkeeper.monitor.commands.replay import parse_time
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Decision, Evict, Release
+from lightkeeper.monitor.model.eviction import Decision, Eviction, Release
 from lightkeeper.monitor.model.observation import Snapshot
 from tests.monitor.fleet import START_S, Drive, SimFleet, at, hang
 from tests.monitor.journal.tape import Tape
@@ -56,7 +56,7 @@ def test_a_release_has_no_guard_and_is_told(live: Path, capsys, monkeypatch) -> 
     def releases(pipeline: Pipeline, snapshot: Snapshot) -> tuple[Decision, ...]:
         decisions = decide(pipeline, snapshot)
         evicted = (Release(d.incident_id, d.group, 3, (), (), "rg_1 is gone")
-                   for d in decisions if isinstance(d, Evict))  # fmt: skip
+                   for d in decisions if isinstance(d, Eviction))  # fmt: skip
         return (*decisions, *evicted)
 
     monkeypatch.setattr(Pipeline, "_decide", releases)

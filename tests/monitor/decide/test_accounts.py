@@ -17,7 +17,7 @@ from lightkeeper.monitor.decide.accounts import (
     span_s,
     totals_of,
 )
-from lightkeeper.monitor.model.eviction import Evict, Eviction, Guard, Hold
+from lightkeeper.monitor.model.eviction import Eviction, Guard, Hold
 from lightkeeper.monitor.model.incident import (
     incident_from_json,
     incident_to_json,
@@ -34,6 +34,7 @@ from tests.monitor.decide.scene import (
     hang,
     unevicted,
 )
+from tests.monitor.decided import to_evict
 from tests.monitor.samples import incident
 
 # -- who decided, and what came of it --------------------------------------------------------------
@@ -61,7 +62,7 @@ def test_an_eviction_that_failed_is_said() -> None:
 
 
 def test_observe_mode_is_told_as_what_would_have_been() -> None:
-    evict = Evict(ID, GroupName("rg_1"), None, (), "hung")
+    evict = to_evict(ID, GroupName("rg_1"), None, (), "hung")
     would = Hold(ID, Guard.OBSERVE, "would evict rg_1", would=evict, at_s=107.0)
     costs = unevicted(hang(), rows=(*ROWS[:1], would))
     assert (costs.outcome, costs.decided_by) == ("observed", "nobody")
@@ -76,7 +77,7 @@ def test_who_held_and_why_is_the_answer_when_nobody_was_evicted() -> None:
 def test_who_was_released_changes_nothing_about_who_held() -> None:
     costs = unevicted(hang(), rows=(*ROWS[:2], RELEASE))
     assert (costs.outcome, costs.why) == ("held", "held by budget: 4 an hour are used up")
-    evict = Evict(ID, GroupName("rg_1"), None, (), "hung")
+    evict = to_evict(ID, GroupName("rg_1"), None, (), "hung")
     would = Hold(ID, Guard.OBSERVE, "would evict rg_1", would=evict, at_s=107.0)
     assert unevicted(hang(), rows=(would, RELEASE)).outcome == "observed"
     assert unevicted(hang(), rows=(RELEASE,)).why == "nothing was to be decided"

@@ -14,11 +14,12 @@ from lightkeeper.monitor.decide.guards import (
 )
 from lightkeeper.monitor.decide.rules import DEFAULT, Policy, PolicyAction
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import EndManner, Evict, Eviction, Guard, Hold
+from lightkeeper.monitor.model.eviction import EndManner, Eviction, Guard, Hold
 from lightkeeper.monitor.model.incident import Incident, Milestones, State, Transition
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, Pause
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Severity, Verdict
+from tests.monitor.decided import to_evict
 
 NOW_S = 10_000.0
 CULPRIT = RankName("rg_1.0")
@@ -97,9 +98,9 @@ def with_group(**changes) -> DecisionFacts:
 
 def test_without_an_objection_the_group_is_evicted_and_may_come_back_where_it_was() -> None:
     assert decide(KeeperConfig(), fleet(), [incident()]) == (
-        Evict(
+        to_evict(
             IncidentId("one"), GroupName("rg_1"), ReplicaId("rg_1:a"), (),
-            "not_entered: it stands still",
+            "not_entered: it stands still", at_s=NOW_S,
         ),
     )  # fmt: skip
 
@@ -258,7 +259,7 @@ def lost_before(*ago_s: float) -> tuple[Eviction, ...]:
 )
 def test_a_group_out_of_sight_is_ended_by_its_scheduler(options, changes) -> None:
     (decision,) = decide(KeeperConfig(**options), out_of_sight(**changes), [unseen()])
-    assert isinstance(decision, Evict), decision
+    assert isinstance(decision, Eviction), decision
     assert (decision.lost, decision.quarantine) == ({HERE: True}, ())
 
 
@@ -270,7 +271,7 @@ def test_the_policy_says_whether_its_host_may_be_quarantined() -> None:
 
 def test_evictions_do_not_wait_for_lost_groups() -> None:
     (decision,) = decide(KeeperConfig(), fleet(past=lost_before(1, 2, 3, 4, 5)), [incident()])
-    assert isinstance(decision, Evict)
+    assert isinstance(decision, Eviction)
 
 
 ALONE = {
@@ -346,14 +347,14 @@ ALLOWED = [
 @pytest.mark.parametrize(("options", "seen", "case"), ALLOWED, ids=map(str, range(len(ALLOWED))))
 def test_just_inside_each_limit_the_eviction_goes_ahead(options, seen, case) -> None:
     (decision,) = decide(KeeperConfig(**options), seen, [case])
-    assert isinstance(decision, Evict)
+    assert isinstance(decision, Eviction)
 
 
 def test_never_two_groups_at_once() -> None:
     second = replace(incident(), id=IncidentId("two"), groups=(GroupName("rg_2"),),
                      replica_ids=(ReplicaId("rg_2:a"),))  # fmt: skip
     first, other = decide(KeeperConfig(), fleet(), [second, incident()])
-    assert isinstance(first, Evict)
+    assert isinstance(first, Eviction)
     assert other == Hold(
         IncidentId("two"),
         Guard.IN_FLIGHT,
@@ -477,7 +478,7 @@ def test_what_would_have_been_counts_for_what_would_be_and_for_nothing_else() ->
     (hold,) = decide(KeeperConfig(observe=True), seen, [incident()])
     assert (hold.guard, hold.would) == (Guard.COOL_DOWN, None)
     (evict,) = decide(KeeperConfig(), seen, [incident()])
-    assert isinstance(evict, Evict)
+    assert isinstance(evict, Eviction)
 
 
 def test_what_would_have_been_is_said_once_whatever_comes_after() -> None:
@@ -512,8 +513,8 @@ def test_two_groups_that_share_a_dead_host_go_together() -> None:
         KeeperConfig(breaker_share=0.0), shared(), [of_group("rg_1"), of_group("rg_2")]
     )
     assert [(type(decision), decision.group) for decision in decisions] == [
-        (Evict, "rg_1"),
-        (Evict, "rg_2"),
+        (Eviction, "rg_1"),
+        (Eviction, "rg_2"),
     ]
     assert [decision.quarantine for decision in decisions] == [(Host("rack"),)] * 2
 
@@ -523,7 +524,7 @@ def test_the_second_of_them_still_needs_budget_and_healthy_groups() -> None:
     _, second = decide(KeeperConfig(budget_per_hour=1), shared(), both)
     assert second.guard is Guard.BUDGET
     _, second = decide(KeeperConfig(min_replicas=4), shared(), both)
-    assert isinstance(second, Evict)
+    assert isinstance(second, Eviction)
     first, _ = decide(KeeperConfig(min_replicas=5), shared(), both)
     assert first.guard is Guard.MIN_REPLICAS
 
@@ -565,7 +566,7 @@ def test_a_straggler_goes_once_it_has_cost_more_than_was_measured() -> None:
         Guard.NOT_WORTH_IT, "it has cost less than an eviction would (6.0 s, measured on 1)"
     )  # fmt: skip
     (evict,) = decide(KeeperConfig(), seen, [incident(Kind.STRAGGLER, lost_s=6.1)])
-    assert isinstance(evict, Evict)
+    assert isinstance(evict, Eviction)
 
 
 def test_the_lighthouse_names_its_own_flag_between_two_quorums() -> None:
@@ -609,7 +610,7 @@ def test_who_is_kept_out_waits_for_no_budget_but_for_min_replicas() -> None:
 def test_groups_that_others_are_seen_waiting_for_are_no_doubt_of_the_monitor() -> None:
     two = frozenset(map(GroupName, ("rg_1", "rg_2")))
     (evict,) = decide(KeeperConfig(), fleet(accused=two, waited_for=two), [incident()])
-    assert isinstance(evict, Evict)
+    assert isinstance(evict, Eviction)
 
 
 def test_groups_that_the_same_ones_wait_for_go_together() -> None:
@@ -618,7 +619,7 @@ def test_groups_that_the_same_ones_wait_for_go_together() -> None:
     going = (GroupName("rg_2"),)
     seen = fleet(accused=two, waited_for=two, in_flight=going, past=(past(3.0, group="rg_2"),))
     (evict,) = decide(KeeperConfig(), seen, [incident()])
-    assert isinstance(evict, Evict)
+    assert isinstance(evict, Eviction)
     (hold,) = decide(KeeperConfig(), replace(seen, waited_for=frozenset()), [incident()])
     assert isinstance(hold, Hold)
 

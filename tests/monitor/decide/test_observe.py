@@ -9,7 +9,7 @@ import pytest
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.decide.rules import Policy, PolicyAction
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Evict, Guard
+from lightkeeper.monitor.model.eviction import Eviction, Guard
 from lightkeeper.monitor.model.verdict import Kind, Severity
 from tests.monitor.fleet import START_S, At, Drive, SimFleet, at, crash, hang, slow
 from tests.monitor.shared_hosts import HostFleet
@@ -101,5 +101,5 @@ def test_a_kind_that_is_only_observed_uses_up_nobody_elses_budget() -> None:
     assert drive.evicts == []
     fleet.restart("rg_1")
     drive.run(60)
-    assert all(isinstance(evict, Evict) for _, evict in drive.evicts)
+    assert all(isinstance(evict, Eviction) for _, evict in drive.evicts)
     assert drive.evicted()[:1] == ["rg_3"]

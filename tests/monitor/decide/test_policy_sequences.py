@@ -16,7 +16,7 @@ from lightkeeper.monitor.decide import guards as deciding
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.decide.rules import Policy, PolicyAction
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Evict, Guard, Hold
+from lightkeeper.monitor.model.eviction import Eviction, Guard, Hold
 from lightkeeper.monitor.model.incident import incident_from_json, incident_to_json
 from lightkeeper.monitor.model.observation import Pause
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Severity
@@ -52,7 +52,7 @@ class Sequence:
     drive: Drive = field(init=False)
     config: KeeperConfig = field(init=False)
     policy: Policy = field(default_factory=Policy)
-    asked: list[tuple[float, Evict]] = field(default_factory=list)
+    asked: list[tuple[float, Eviction]] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     twins: bool = False
     tie: bool = False
@@ -214,7 +214,7 @@ class Sequence:
                 going = {*going, decision.group}
         self.check(not result.detector_failures, f"crashed: {result.detector_failures}")
 
-    def judge(self, evict: Evict, going: set[str], paused: Pause | None) -> None:
+    def judge(self, evict: Eviction, going: set[str], paused: Pause | None) -> None:
         """One eviction, against the truth."""
         fleet, config, now_s = self.fleet, self.config, self.fleet.now_s
         others = going - {evict.group}
@@ -262,7 +262,7 @@ class Sequence:
             for host in self.fleet.hosts(group) & self.fleet.dead_hosts()
         )
 
-    def _of(self, evict: Evict) -> PolicyAction:
+    def _of(self, evict: Eviction) -> PolicyAction:
         incident = self.drive.seen[evict.incident_id]
         return self.policy.action(incident.kind, incident.severity)
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Evict
+from lightkeeper.monitor.model.eviction import Eviction
 from lightkeeper.monitor.model.names import GroupName, RankName, ReplicaId
 from lightkeeper.monitor.model.observation import Failure, Observation, Snapshot, Unreachable
 from lightkeeper.worker_server.wire import Identity
@@ -137,7 +137,7 @@ def test_no_fault_script_evicts_below_min_replicas_over_budget_or_a_sound_group(
     drive = Drive(fleet, config)
     for _ in range(180):
         result = drive.step()
-        going = [decision.group for decision in result.decisions if isinstance(decision, Evict)]
+        going = [decision.group for decision in result.decisions if isinstance(decision, Eviction)]
         assert len(going) <= 1
         for group in going:
             left = [

@@ -16,7 +16,7 @@ from lightkeeper.monitor.decide.rules import (
     policy_to_json,
 )
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.queries import Query
+from lightkeeper.monitor.model.queries import PrometheusQuery
 from lightkeeper.monitor.model.verdict import FAULTS, Kind, Severity
 from lightkeeper.worker_server.wire import Weight
 from tests.monitor import policy_example
@@ -200,7 +200,7 @@ def test_rows_of_prometheus_are_a_part_of_the_policy() -> None:
         query = ""
     """)
     fan, silent = rules.policy.queries
-    assert fan == Query(
+    assert fan == PrometheusQuery(
         "fan", "ipmi_fan_speed_state > 0", Weight.SLOW, "{name} stands still", "{name}", "node"
     )
     assert (silent.query, silent.weight) == ("", Weight.CONTEXT)

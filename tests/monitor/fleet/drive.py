@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from lightkeeper.monitor.decide.pipeline import Pipeline, TickResult
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Evict, Hold, Release
+from lightkeeper.monitor.model.eviction import Eviction, Hold, Release
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.observation import Snapshot
@@ -34,7 +34,7 @@ class Drive:
         self.may_crash = may_crash
         """A detector; else a crashed one, which finds nothing, would look like a healthy fleet."""
         self.results: list[TickResult] = []
-        self.evicts: list[tuple[float, Evict]] = []
+        self.evicts: list[tuple[float, Eviction]] = []
         self.holds: list[tuple[float, Hold]] = []
         self.releases: list[tuple[float, Release]] = []
         self.fired: dict[str, float] = {}
@@ -60,7 +60,7 @@ class Drive:
             if incident.state is State.FIRING and incident.id not in self.fired:
                 self.fired[incident.id] = at_s
         for decision in result.decisions:
-            if isinstance(decision, Evict):
+            if isinstance(decision, Eviction):
                 self.evicts.append((at_s, decision))
                 self.fleet.evict(decision)
             elif isinstance(decision, Hold):

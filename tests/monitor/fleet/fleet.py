@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from lightkeeper.monitor.model.eviction import Evict, Eviction, EvictionState
+from lightkeeper.monitor.model.eviction import Eviction, EvictionState
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.observation import Snapshot
 from tests.monitor.fleet.rank import SLICE_S, START_S, WAITS, SimRank
@@ -65,7 +65,7 @@ class SimFleet(Seen):
         self.groups[group] = fresh
         self.released[group] = 0
 
-    def evict(self, decision: Evict) -> None:
+    def evict(self, decision: Eviction) -> None:
         if decision.replica_id in self.ghosts:
             del self.ghosts[decision.replica_id]
         self.kept_out |= set(decision.keep_out)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from lightkeeper.monitor.model.eviction import Evict
+from lightkeeper.monitor.model.eviction import Eviction
 from lightkeeper.monitor.model.names import GroupName, Host, RankName
 from lightkeeper.monitor.model.observation import (
     NO_LIGHTHOUSE,
@@ -157,7 +157,7 @@ class PlainJob:
 
     # -- the fleet of a `Drive` ----------------------------------------------------------
 
-    def evict(self, decision: Evict) -> None:
+    def evict(self, decision: Eviction) -> None:
         raise AssertionError(f"nobody can be evicted from a plain job: {decision}")
 
     def snapshot(self, wanted: Iterable[RankName] = (), past: Iterable[RankName] = ()) -> Snapshot:

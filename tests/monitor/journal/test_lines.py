@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.journal.entries import JOURNAL_SCHEMA as SCHEMA
 from lightkeeper.monitor.journal.entries import (
-    End,
+    JournalEnd,
     JournalError,
+    JournalTick,
     LineError,
     Packer,
-    Tick,
     Unpacker,
     head_from_json,
 )
@@ -46,7 +46,7 @@ def read(path: Path) -> tuple[int, Closed]:
         match event:
             case Opened():
                 replay.begin(event.head)
-            case Tick():
+            case JournalTick():
                 assert replay.tick(event).difference() is None
                 assert event.snapshot == TAPE.snapshots[ticks]
                 ticks += 1
@@ -63,7 +63,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_whole_file_is_read_whole(file: Path) -> None:
     file.write_bytes(WHOLE)
-    assert read(file) == (40, Closed(file, End.WHOLE))
+    assert read(file) == (40, Closed(file, JournalEnd.WHOLE))
 
 
 def test_any_zcat_reads_it() -> None:
@@ -74,7 +74,7 @@ def test_any_zcat_reads_it() -> None:
 def test_a_file_that_nobody_ended_gives_every_tick_that_was_written(file: Path) -> None:
     packer = Packer()
     file.write_bytes(b"".join(packer.line(text) for text in LINES))
-    assert read(file) == (40, Closed(file, End.CUT))
+    assert read(file) == (40, Closed(file, JournalEnd.CUT))
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -91,7 +91,7 @@ def test_any_cut_is_read_up_to_the_cut(file: Path, length: int) -> None:
         assert whole == 0  # not even the head
     else:
         assert ticks >= whole - 1  # the head is a line as well
-        assert closed == Closed(file, End.CUT)
+        assert closed == Closed(file, JournalEnd.CUT)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -107,7 +107,7 @@ def test_any_damaged_byte_raises_only_the_one_error_and_nothing_wrong_is_read(
     except JournalError:
         return
     if ticks < 40:
-        assert closed.damage is not None or closed.how is End.CUT
+        assert closed.damage is not None or closed.how is JournalEnd.CUT
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -153,7 +153,7 @@ def test_any_json_in_a_sound_line_raises_only_the_one_error(
         for event in journal_events(find_journals([file])[0]):
             if isinstance(event, Opened):
                 replay.begin(event.head)
-            elif isinstance(event, Tick):
+            elif isinstance(event, JournalTick):
                 replay.tick(event)
     except JournalError:
         pass

@@ -16,7 +16,7 @@ from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.journal.entries import (
     Head,
     JournalError,
-    Tick,
+    JournalTick,
     head_from_json,
     head_text,
     outcome_of,
@@ -72,7 +72,8 @@ def test_files_that_follow_each_other_are_one_journey_and_a_missing_one_is_bridg
     tape = taped([at(20, hang("rg_1.0"))], 60, turn_every=20)
     heads = [head_from_json(json.loads(texts[0])) for texts in tape.files]
     ticks = [
-        Tick(*seen) for seen in zip(tape.snapshots, map(outcome_of, tape.results), strict=True)
+        JournalTick(*seen)
+        for seen in zip(tape.snapshots, map(outcome_of, tape.results), strict=True)
     ]
 
     def follows(replay: Replay, number: int) -> bool:
@@ -96,7 +97,7 @@ def test_a_restarted_monitor_is_replayed_with_what_its_store_held() -> None:
     again.begin(head)
     for snapshot in before.snapshots:
         result = live.tick(snapshot)
-        assert again.tick(Tick(snapshot, outcome_of(result))).result == result
+        assert again.tick(JournalTick(snapshot, outcome_of(result))).result == result
 
 
 def test_a_head_comes_back_whole() -> None:
@@ -193,7 +194,7 @@ def test_a_pipeline_that_crashes_is_replayed_as_the_loop_does_it() -> None:
     replay.begin(head_from_json(json.loads(tape.files[0][0])))
     assert replay.pipeline is not None
     replay.pipeline._tracker = None  # type: ignore[assignment]
-    replayed = replay.tick(Tick(tape.snapshots[0], outcome_of(tape.results[0])))
+    replayed = replay.tick(JournalTick(tape.snapshots[0], outcome_of(tape.results[0])))
     assert replayed.again.crash is not None
     assert replayed.result.decisions == ()
     assert "crash was nothing live" in (replayed.difference() or "")

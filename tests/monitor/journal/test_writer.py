@@ -14,7 +14,7 @@ import pytest
 
 from lightkeeper.monitor.decide.pipeline import Pipeline, TickResult
 from lightkeeper.monitor.journal import writer as writer_module
-from lightkeeper.monitor.journal.entries import End, Head, Tick
+from lightkeeper.monitor.journal.entries import Head, JournalEnd, JournalTick
 from lightkeeper.monitor.journal.replay import Closed, Opened, Replay, find_journals, journal_events
 from lightkeeper.monitor.journal.writer import Journal, JournalDir, Limits, files
 from lightkeeper.monitor.model.config import KeeperConfig
@@ -111,7 +111,7 @@ def ticks_of(folder: Path, results: dict[int, TickResult]) -> list[int]:
         match event:
             case Opened():
                 replay.begin(event.head)
-            case Tick():
+            case JournalTick():
                 assert replay.tick(event).result == results[event.snapshot.tick]
                 numbers.append(event.snapshot.tick)
             case Closed():
@@ -125,7 +125,7 @@ def test_what_was_ticked_is_on_disk_and_decides_the_same(tmp_path: Path, start: 
     run.close()
     assert ticks_of(tmp_path / "j", run.results) == list(range(1, 41))
     (path,) = files(tmp_path / "j")
-    assert list(journal_events(find_journals([path])[0]))[-1] == Closed(path, End.WHOLE)
+    assert list(journal_events(find_journals([path])[0]))[-1] == Closed(path, JournalEnd.WHOLE)
     stats = run.journal.stats
     assert (stats.ticks, stats.lost, stats.files, stats.problem) == (40, 0, 1, None)
     assert stats.bytes <= path.stat().st_size < stats.bytes + 100
@@ -285,7 +285,7 @@ def test_a_tick_that_cannot_be_written_costs_that_tick_alone(tmp_path: Path, sta
     assert run.journal.stats.lost == 1
     first, second = files(tmp_path)  # in the middle of the hang, and yet as live
     assert ticks_of(tmp_path, run.results) == [*range(1, 25), *range(26, 41)]
-    assert list(journal_events(find_journals([first])[0]))[-1] == Closed(first, End.WHOLE)
+    assert list(journal_events(find_journals([first])[0]))[-1] == Closed(first, JournalEnd.WHOLE)
     assert ticks_of(second, run.results) == list(range(26, 41))
 
 

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from lightkeeper.monitor.journal.entries import Tick
+from lightkeeper.monitor.journal.entries import JournalTick
 from lightkeeper.monitor.journal.replay import find_journals, journal_events
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.rulebook import Rulebook, effective
@@ -61,7 +61,7 @@ def test_a_testimony_stands_in_the_snapshot_and_in_the_journal_and_a_failure_is_
 
             assert "s3cr3t" not in wait_until(troubled)[0]
     ticks = [each for each in journal_events(find_journals([tmp_path / "journal"])[0]) if
-             isinstance(each, Tick)]  # fmt: skip
+             isinstance(each, JournalTick)]  # fmt: skip
     assert any(
         [each.code for each in tick.snapshot.cluster.get("node0", ())] == ["xid-79", "fan"]
         for tick in ticks

@@ -21,9 +21,10 @@ from lightkeeper.monitor.act.release import Releaser
 from lightkeeper.monitor.act.schedulers.base import Lost, Outcome
 from lightkeeper.monitor.act.targets import Registered, Registry
 from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.decide.escalation import handle
 from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.view import NotPossible, View
-from lightkeeper.monitor.journal.entries import Head, Tick
+from lightkeeper.monitor.journal.entries import Head, JournalTick
 from lightkeeper.monitor.journal.replay import find_journals, journal_events
 from lightkeeper.monitor.journal.writer import Journal, JournalDir, Limits
 from lightkeeper.monitor.loop.components import Components, LeaderComponents, VitalSigns
@@ -101,7 +102,7 @@ class Bench:
             lighthouse=self.light,
             timeouts=replace(BRISK, confirm_s=5.0),
         )
-        self.evictors = Evictors(parties, record=self.store.save_decision)
+        self.evictors = Evictors(parties, handle=handle, record=self.store.save_decision)
         self.components = Components(
             config=config,
             clock=self.clock,
@@ -367,7 +368,7 @@ def test_a_group_that_is_gone_and_not_back_is_ended_by_its_scheduler_on_a_person
     rank.evict = rank.answer
     scheduler = Recorded()
     parties = replace(bench.evictors._parties, schedulers=(scheduler,))
-    evictors = Evictors(parties, record=bench.store.save_decision)
+    evictors = Evictors(parties, handle=handle, record=bench.store.save_decision)
     bench.with_components(schedulers=(scheduler,), evictors=evictors)
     bench.keeper.tick()
     incident_id = bench.keeper.evict_by_hand(GroupName("rg_1"), "its node burnt")
@@ -628,7 +629,7 @@ def test_every_tick_that_was_judged_is_journalled_and_a_crash_of_the_judge_with_
     ticks = [
         event
         for event in journal_events(find_journals([tmp_path / "j"])[0])
-        if isinstance(event, Tick)
+        if isinstance(event, JournalTick)
     ]
     assert [tick.snapshot for tick in ticks] == bench.judge.seen
     assert [tick.outcome.crash for tick in ticks] == [None, "ZeroDivisionError: a bug"]

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Evict, Rung
+from lightkeeper.monitor.model.eviction import Rung
 from lightkeeper.monitor.service import Service
 from lightkeeper.worker_server.wire import to_json
 from tests.monitor.api import FAST, TOKEN, Api, Script, options
+from tests.monitor.decided import to_evict
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, FakeRank, page, wait_until
 from tests.monitor.process import Training
 
@@ -87,7 +88,7 @@ def test_a_pause_in_the_middle_of_an_eviction_leaves_the_other_rungs_alone(
 
     lighthouse.on_kill = kill
     api.register(rank)
-    evict = Evict("inc-1", "rg_1", "rg_1:u", (), "not_entered: it hangs")
+    evict = to_evict("inc-1", "rg_1", "rg_1:u", (), "not_entered: it hangs")
     api.judged_by(Script([{"decisions": (evict,)}]))
     api.tick()
     api.evictions_end()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lightkeeper.monitor.offline.slow import Confidence, Report, SlowKind, judge
+from lightkeeper.monitor.offline.slow import Confidence, SlowKind, SlowReport, judge
 from lightkeeper.monitor.offline.timings import TimingTable, build_table
 from tests.changed import replace
 from tests.monitor.offline.jobs import OPS, Recorded, Slow, SlowLink
@@ -16,7 +16,7 @@ from tests.monitor.offline.jobs import OPS, Recorded, Slow, SlowLink
 JOB = Recorded(steps=30)
 
 
-def judged(job: Recorded | TimingTable) -> tuple[list[int], Report]:
+def judged(job: Recorded | TimingTable) -> tuple[list[int], SlowReport]:
     table = job.table() if isinstance(job, Recorded) else job
     report = judge(table)
     return table.ranks[list(report.culprits)].tolist(), report

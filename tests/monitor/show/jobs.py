@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lightkeeper.monitor.records.findings import Analysis, Fault, Finding, Wait
+from lightkeeper.monitor.records.findings import Analysis, Fault, Finding, RecordedWait
 from lightkeeper.monitor.records.job import (
     COLUMNS,
     NONE,
@@ -67,7 +67,7 @@ def hang(**more: Any) -> tuple[Job, Analysis]:
     job = job_of(rows, status={1: {0: GroupStatus(11, 11, 11)}}, **more)
     stuck = [int(row) for row in np.flatnonzero(job.columns["seq"] == 12)]
     waits = tuple(
-        Wait(int(job.columns["rank"][row]), (1,), 0, 12, "all_reduce", row, EPOCH_NS)
+        RecordedWait(int(job.columns["rank"][row]), (1,), 0, 12, "all_reduce", row, EPOCH_NS)
         for row in stuck
     )
     finding = Finding(
@@ -89,7 +89,7 @@ def tie(**more: Any) -> tuple[Job, Analysis]:
     job = job_of(rows, **more)
     ops = ("all_reduce", "all_reduce", "all_gather", "all_gather")
     others = tuple(tuple(r for r in range(4) if r != rank) for rank in range(4))
-    waits = tuple(Wait(rank, others[rank], 0, 12, ops[rank], rank) for rank in range(4))
+    waits = tuple(RecordedWait(rank, others[rank], 0, 12, ops[rank], rank) for rank in range(4))
     finding = Finding(
         Fault.MISMATCH,
         "At 12 of dp ranks 0 and 1 call all_reduce, ranks 2 and 3 all_gather: no majority.",
@@ -123,7 +123,7 @@ def megatron(replicas: int) -> tuple[Job, Analysis]:
         if rank != 9:
             others = (9,) if near else tuple(range(8, 16))
             at = (mine, 6, "all_gather") if near else (0, 1, "all_reduce")
-            waits.append(Wait(rank, others, *at, row, EPOCH_NS))
+            waits.append(RecordedWait(rank, others, *at, row, EPOCH_NS))
     job = job_of(rows, ranks=range(size), groups=groups)
     finding = Finding(
         Fault.GPU_BEHIND,

@@ -3,7 +3,7 @@
 import dataclasses
 import random
 
-from lightkeeper.monitor.records.findings import Analysis, Fault, Finding, Wait
+from lightkeeper.monitor.records.findings import Analysis, Fault, Finding, RecordedWait
 from lightkeeper.monitor.records.job import Group
 from lightkeeper.monitor.show.report import Role, crowds, roles, wait_table
 from tests.monitor.show.jobs import OPEN, entry, hang, healthy, job_of, megatron, tie
@@ -47,7 +47,7 @@ def test_equal_groups_fold_when_there_are_too_many():
         ranks=range(81),
         groups=groups,
     )
-    waits = tuple(Wait(rank, (80,), rank // 2, 1, "all_reduce", rank) for rank in range(80))
+    waits = tuple(RecordedWait(rank, (80,), rank // 2, 1, "all_reduce", rank) for rank in range(80))
     finding = Finding(Fault.NOT_ENTERED, "80", (80,), victims=tuple(range(80)))
     analysis = Analysis((finding,), waits)
     assert crowds(job, analysis, at_most=24) == ((80,), tuple(range(80)))
@@ -64,7 +64,7 @@ def test_folding_keeps_those_apart_who_wait_for_somebody_else():
         ranks=range(40),
         groups=groups,
     )
-    waits = tuple(Wait(r, (r - 1,), r - 1, 1, "recv", r - 1) for r in range(1, 40))
+    waits = tuple(RecordedWait(r, (r - 1,), r - 1, 1, "recv", r - 1) for r in range(1, 40))
     finding = Finding(Fault.NOT_ENTERED, "0", (0,), victims=tuple(range(1, 40)))
     made = crowds(job, Analysis((finding,), waits), at_most=10)
     assert made == ((0,), (1,), tuple(range(2, 40)))
@@ -76,7 +76,7 @@ def test_more_kinds_than_rows_fold_by_role():
         ranks=range(60),
         groups=tuple(Group(f"g{i}", f"purpose {i}", (i, 59)) for i in range(60)),
     )
-    waits = tuple(Wait(r, (59,), r, r, "all_reduce", r) for r in range(59))
+    waits = tuple(RecordedWait(r, (59,), r, r, "all_reduce", r) for r in range(59))
     finding = Finding(Fault.GPU_BEHIND, "59", (59,), victims=tuple(range(59)))
     table = wait_table(job, Analysis((finding,), waits), at_most=24)
     assert list(dict.fromkeys(row.role for row in table.rows)) == [Role.CULPRIT, Role.VICTIM]

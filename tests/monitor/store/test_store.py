@@ -195,7 +195,7 @@ def folder(path: Path) -> None:
     [
         (damaged, "not a database"),
         (torn, "move it away"),
-        (newer, "has schema 99, this lightkeeper writes 5"),
+        (newer, "has schema 99, this lightkeeper writes 6"),
         (folder, "Is a directory"),
     ],
 )

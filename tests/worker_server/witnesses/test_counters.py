@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lightkeeper.worker_server.sidecar.witnesses.hardware import Counters, Network
+from lightkeeper.worker_server.sidecar.witnesses.hardware import Counters, NetworkWitness
 from lightkeeper.worker_server.sidecar.witnesses.panel import witnesses
-from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
+from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, MachineWitness
 from lightkeeper.worker_server.wire import Weight
 from tests.worker_server.witnesses.trees import Case, Files, check, follow
 
@@ -116,8 +116,8 @@ TABLE: list[tuple[str, Case]] = [
 ]  # fmt: skip
 
 
-def witness_of(kind: str, root: Path) -> Witness:
-    return Network(root) if kind == "network" else Counters(kind, root)
+def witness_of(kind: str, root: Path) -> MachineWitness:
+    return NetworkWitness(root) if kind == "network" else Counters(kind, root)
 
 
 @pytest.mark.parametrize(("kind", "case"), TABLE, ids=lambda each: getattr(each, "name", each))

@@ -13,7 +13,7 @@ import pytest
 
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.sidecar.witnesses.gpus import Amd, Nvidia
-from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
+from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, MachineWitness
 from lightkeeper.worker_server.wire import Weight
 
 BROKEN, SLOW, CONTEXT = Weight.BROKEN, Weight.SLOW, Weight.CONTEXT
@@ -125,7 +125,7 @@ def xid(number: int, gpu: int = 0) -> Change:
 
 
 def looks(
-    witness: Witness, stub: Any, changes: list[Change | None], every_s: float = 5.0
+    witness: MachineWitness, stub: Any, changes: list[Change | None], every_s: float = 5.0
 ) -> list[wire.Testimony]:
     """What is said at the last look; a change comes before each look but the first."""
     rows = witness.look((70, 71), 1000.0)
@@ -264,7 +264,7 @@ def test_without_events_all_else_is_read(nvml: StubNvml) -> None:
 
 @pytest.mark.parametrize(("witness", "name"), [(Nvidia, "pynvml"), (Amd, "amdsmi")])
 def test_without_the_extra(
-    witness: type[Witness], name: str, monkeypatch: pytest.MonkeyPatch
+    witness: type[MachineWitness], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(CannotReadError, match=f"{name}: import of|No module named"):

@@ -146,8 +146,8 @@ def test_a_fuse_server_that_does_not_answer(first: bool, tmp_path: Path) -> None
 NETWORK = """
 import subprocess, sys, time
 from pathlib import Path
-from lightkeeper.worker_server.sidecar.witnesses.hardware import Network
-witness, net = Network(), Path("/sys/class/net")
+from lightkeeper.worker_server.sidecar.witnesses.hardware import NetworkWitness
+witness, net = NetworkWitness(), Path("/sys/class/net")
 for number, command in enumerate(["true", "ip link set v0 down", "true", "ip link set v0 up"]):
     subprocess.run(command.split(), check=True)
     up = number in (0, 3)

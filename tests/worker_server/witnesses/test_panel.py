@@ -18,7 +18,7 @@ import pytest
 from lightkeeper.worker_server import run_dir, wire
 from lightkeeper.worker_server.sidecar.machine import FILE, Machine, keep_witnesses
 from lightkeeper.worker_server.sidecar.witnesses.panel import Families, Seat, write
-from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
+from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, MachineWitness
 from lightkeeper.worker_server.wire import Weight
 
 HOST = wire.Host("node7")
@@ -29,7 +29,7 @@ def said(weight: Weight = Weight.BROKEN, **more: Any) -> wire.Testimony:
     return wire.Testimony("kernel log", weight, **{"code": "xid-79", "text": "GPU 3", **more})
 
 
-class Fake(Witness):
+class Fake(MachineWitness):
     """A witness that does what a test wants."""
 
     name, every_s = "fake", 600.0
@@ -92,7 +92,7 @@ def test_a_flood_is_cut(heard: Any) -> None:
 
 
 def test_what_is_too_long_or_not_printable_is_cut() -> None:
-    witness = Witness()
+    witness = MachineWitness()
     text = "a\x1b[31m\n" + "b" * 999
     witness.saw(Weight.SLOW, "code", text, device="d" * 99, pids=range(99))
     (row,) = witness.said(0.0)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lightkeeper.worker_server.sidecar.witnesses.witness import Witness
+from lightkeeper.worker_server.sidecar.witnesses.witness import MachineWitness
 from lightkeeper.worker_server.wire import Testimony, Weight
 
 Files = Mapping[str, str | None]
@@ -37,7 +37,9 @@ def write(root: Path, files: Files) -> None:
         path.write_text(content + "\n")
 
 
-def follow(witness: Witness, root: Path, case: Case, start_s: float = 1000.0) -> list[Testimony]:
+def follow(
+    witness: MachineWitness, root: Path, case: Case, start_s: float = 1000.0
+) -> list[Testimony]:
     """The testimonies of the last look."""
     rows: Sequence[Testimony] = ()
     for number, files in enumerate(case.looks):

@@ -17,7 +17,7 @@ from lightkeeper.worker_server.sidecar.files import (
     sized,
     text_in,
 )
-from lightkeeper.worker_server.sidecar.witnesses.witness import Witness
+from lightkeeper.worker_server.sidecar.witnesses.witness import MachineWitness
 from lightkeeper.worker_server.wire import Weight
 
 _DENIED: Final = 0.15
@@ -35,7 +35,7 @@ threads may load and save beside the training."""
 _Chain = tuple[Level, ...]
 
 
-class Cgroup(Witness):
+class Cgroup(MachineWitness):
     """Reads the limits of the ranks' cgroups, and how often they were met."""
 
     name = "cgroup"
@@ -115,7 +115,7 @@ def _cores(folder: Path) -> float | None:
     return int(quota) / int(period) if quota.isdecimal() and period.isdecimal() else None
 
 
-class Pressure(Witness):
+class Pressure(MachineWitness):
     """Reads the pressure of the host, and looks which ranks it concerns: the share of time in which
     some task, or every task that has work, waited (pressure stall information,
     Documentation/accounting/psi.rst). Whether a rank waits for a core, its own sidecar says.

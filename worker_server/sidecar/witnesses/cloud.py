@@ -17,7 +17,7 @@ from http.client import HTTPConnection
 from itertools import islice
 from typing import Final
 
-from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
+from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, MachineWitness
 from lightkeeper.worker_server.wire import Weight
 
 _ADDRESS: Final = "169.254.169.254:80"
@@ -32,7 +32,7 @@ _Notice = tuple[str, str, str]
 """Code, what is to come, and when: a moment as the cloud writes it, or nothing."""
 
 
-class CloudNotices(Witness):
+class CloudNotices(MachineWitness):
     """Asks the cloud of this machine, once it is known which."""
 
     name = "cloud"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from lightkeeper.worker_server.sidecar.files import needed, number_in, text_in
-from lightkeeper.worker_server.sidecar.witnesses.witness import Witness
+from lightkeeper.worker_server.sidecar.witnesses.witness import MachineWitness
 from lightkeeper.worker_server.wire import Weight
 
 _DISK_S, _NFS_S, _FUSE_S = 5.0, 10.0, 30.0
@@ -26,7 +26,7 @@ _NVME: Final = {
 }  # fmt: skip
 
 
-class Disks(Witness):
+class Disks(MachineWitness):
     """Reads counters of block devices, of NFS and FUSE mounts, and the state of NVMe drives."""
 
     name = "disks"

@@ -13,7 +13,7 @@ from collections.abc import Collection, Hashable
 from typing import Any, Final
 
 from lightkeeper.worker_server.sidecar.witnesses import TABLES
-from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
+from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, MachineWitness
 from lightkeeper.worker_server.wire import Weight
 
 _TABLE: Final = TABLES["gpus"]
@@ -24,7 +24,7 @@ _EVENT_XID: Final = 8
 _EVENTS_MOST: Final = 64
 
 
-class _Gpus(Witness):
+class _Gpus(MachineWitness):
     """Asks a vendor's library, which may not know, fail or hang."""
 
     every_s = 10.0

@@ -8,7 +8,7 @@ from typing import Any, Final
 from lightkeeper.worker_server.sidecar.files import number_in, numbers_in, text_in
 from lightkeeper.worker_server.sidecar.network import interfaces
 from lightkeeper.worker_server.sidecar.witnesses import TABLES
-from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
+from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, MachineWitness
 from lightkeeper.worker_server.wire import Weight
 
 _GPU_OR_NIC: Final = ("0x03", "0x02", "0x12")
@@ -19,7 +19,7 @@ _ERRORS: Final = 10.0
 """A second, as NVSentinel's monitor of NICs takes it for InfiniBand."""
 
 
-class Counters(Witness):
+class Counters(MachineWitness):
     """Reads the counters of one table, and says which rose since the first look."""
 
     every_s = 20.0  # a host has hundreds of devices and CPUs
@@ -69,7 +69,7 @@ class Counters(Witness):
         return len(links)
 
 
-class Network(Witness):
+class NetworkWitness(MachineWitness):
     """Compares carriers and errors with the first look."""
 
     name = "network"

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from lightkeeper.worker_server.sidecar.files import sized
 from lightkeeper.worker_server.sidecar.witnesses import TABLES
-from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
+from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, MachineWitness
 from lightkeeper.worker_server.wire import Weight
 
 _KMSG: Final = (True, 1, 11)
@@ -62,7 +62,7 @@ def _fitting(text: str) -> tuple[_Form, dict[str, str]] | None:
     return next(((form, match.groupdict("?")) for form, match in matches if match), None)
 
 
-class KernelLog(Witness):
+class KernelLog(MachineWitness):
     """Reads the kernel's log from its oldest line on."""
 
     name = "kernel log"

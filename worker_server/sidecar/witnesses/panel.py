@@ -25,10 +25,10 @@ from lightkeeper.worker_server.sidecar.witnesses.cgroup import Cgroup, Pressure
 from lightkeeper.worker_server.sidecar.witnesses.cloud import CloudNotices
 from lightkeeper.worker_server.sidecar.witnesses.disks import Disks
 from lightkeeper.worker_server.sidecar.witnesses.gpus import Amd, Nvidia
-from lightkeeper.worker_server.sidecar.witnesses.hardware import Counters, Network
+from lightkeeper.worker_server.sidecar.witnesses.hardware import Counters, NetworkWitness
 from lightkeeper.worker_server.sidecar.witnesses.kernel_log import KernelLog
 from lightkeeper.worker_server.sidecar.witnesses.ras import Ras
-from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
+from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, MachineWitness
 
 _WRITE_S: Final = 1.0
 _LATE_S: Final = 15.0
@@ -37,18 +37,18 @@ _KEPT_S: Final = 3600.0
 _CHILD_KEPT_S: Final = 120.0
 
 
-def witnesses() -> tuple[Witness, ...]:
+def witnesses() -> tuple[MachineWitness, ...]:
     """New ones; none has looked yet."""
     return (
         KernelLog(), *map(Counters, ("EDAC", "CPU", "kernel", "PCIe")), Cgroup(), Pressure(),
-        Disks(), Network(), Nvidia(), Amd(), Ras(), CloudNotices(),
+        Disks(), NetworkWitness(), Nvidia(), Amd(), Ras(), CloudNotices(),
     )  # fmt: skip
 
 
 class Seat:
     """One witness in its thread, and what it said last."""
 
-    def __init__(self, witness: Witness, ranks: Callable[[], Collection[int]]) -> None:
+    def __init__(self, witness: MachineWitness, ranks: Callable[[], Collection[int]]) -> None:
         self.name, self._witness, self._ranks = witness.name, witness, ranks
         self._asked_s: float | None = time.monotonic()
         """Since when it is waited for; None: it has answered."""

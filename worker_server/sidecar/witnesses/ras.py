@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, Witness
+from lightkeeper.worker_server.sidecar.witnesses.witness import CannotReadError, MachineWitness
 from lightkeeper.worker_server.wire import Weight
 
 _TIMEOUT_S: Final = 1.0
@@ -26,7 +26,7 @@ _ANSWER_MOST: Final = 16 << 20
 _GROUPS_MOST: Final = 64
 
 
-class Ras(Witness):
+class Ras(MachineWitness):
     """Asks one rank's RAS thread which ranks of its communicators are missing or failed."""
 
     name = "NCCL RAS"

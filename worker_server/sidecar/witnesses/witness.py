@@ -18,7 +18,7 @@ class CannotReadError(Exception):
     """The witness cannot read its source; the text says why."""
 
 
-class Witness:
+class MachineWitness:
     """Looks at one source of a host, in a thread of its own; never at another witness's."""
 
     name = ""

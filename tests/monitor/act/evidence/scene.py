@@ -14,13 +14,13 @@ from lightkeeper.monitor.act.http import Fetcher, Tokens
 from lightkeeper.monitor.clock import SteadyClock
 from lightkeeper.monitor.metric import new_page
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.escalation import decided
-from lightkeeper.monitor.model.eviction import Evict
+from lightkeeper.monitor.model.eviction import Eviction
 from lightkeeper.monitor.model.incident import Incident
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.observation import Snapshot
 from lightkeeper.worker_server.wire import FlightRecord, to_json
 from tests.changed import replace
+from tests.monitor.decided import decided
 from tests.monitor.fakes import FakeFleet, FakeRank, page, wait_until
 from tests.monitor.fleet import Drive, SimFleet
 
@@ -73,7 +73,7 @@ class Bench:
     def take(self, snapshot: Snapshot, *incidents: Incident) -> None:
         self.evidence.take(snapshot, incidents, incidents)
 
-    def evict(self, evict: Evict, incident: Incident | None = None) -> str:
+    def evict(self, evict: Eviction, incident: Incident | None = None) -> str:
         ticket = self.evidence.before_eviction(decided(evict, (), 0.0), incident)
         assert ticket is not None
         return ticket.wait()

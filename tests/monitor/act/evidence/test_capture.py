@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightkeeper.monitor.act import bundles as bundle
-from lightkeeper.monitor.model.escalation import decided
-from lightkeeper.monitor.model.eviction import Evict
+from lightkeeper.monitor.model.eviction import Eviction
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
 from lightkeeper.monitor.model.observation import (
@@ -31,6 +30,7 @@ from lightkeeper.worker_server.wire import to_json
 from tests.changed import replace
 from tests.http_server import Hang
 from tests.monitor.act.evidence.scene import Bench, rank_of
+from tests.monitor.decided import decided, to_evict
 from tests.monitor.fakes import FakeFleet, FakeRank, identity, page, wait_until
 from tests.monitor.samples import incident
 
@@ -63,8 +63,8 @@ def bench(make) -> Bench:
     return make()
 
 
-def evict(name: str = "inc-1", group: str = "rg_1") -> Evict:
-    return Evict(IncidentId(name), GroupName(group), ReplicaId(f"{group}:uuid"), (), "hung")
+def evict(name: str = "inc-1", group: str = "rg_1") -> Eviction:
+    return to_evict(IncidentId(name), GroupName(group), ReplicaId(f"{group}:uuid"), (), "hung")
 
 
 def test_everything_of_everybody_concerned_is_in_the_zip(bench, http, seen) -> None:

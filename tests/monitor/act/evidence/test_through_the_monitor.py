@@ -12,11 +12,12 @@ import pytest
 import requests
 
 from lightkeeper.monitor.cli import main
-from lightkeeper.monitor.model.eviction import Evict, Rung
+from lightkeeper.monitor.model.eviction import Eviction, Rung
 from lightkeeper.monitor.model.names import GroupName, IncidentId, ReplicaId
 from lightkeeper.monitor.service import Service
 from tests.changed import replace
 from tests.monitor.api import READERS, Api, Script, app_client, options
+from tests.monitor.decided import to_evict
 from tests.monitor.doubles import Broken
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, wait_until
 from tests.monitor.samples import incident
@@ -24,7 +25,7 @@ from tests.monitor.samples import incident
 URL = "/v1/incidents/inc-1/bundle"
 
 
-def fires(*decisions: Evict) -> Script:
+def fires(*decisions: Eviction) -> Script:
     """An incident fires, and its group goes once."""
     still_firing = {"incidents": (incident(),), "changed": (incident(),)}
     return Script([{**still_firing, "decisions": decisions}, still_firing])
@@ -66,7 +67,7 @@ def test_an_eviction_is_preceded_by_its_evidence(
 
     lighthouse.on_kill = kill
     api.judged_by(fires(
-        Evict(IncidentId("inc-1"), GroupName("rg_1"), ReplicaId("rg_1:uuid1"), (), "hung")
+        to_evict(IncidentId("inc-1"), GroupName("rg_1"), ReplicaId("rg_1:uuid1"), (), "hung")
     ))  # fmt: skip
     api.tick()
     evictors = api.components.evictors
@@ -96,7 +97,7 @@ def test_an_eviction_goes_on_when_evidence_crashes(api: Api, http: FakeFleet) ->
 
     keeper = api.service.keeper
     keeper._components = keeper._acting._components = replace(api.components, evidence=Broken())
-    api.judged_by(fires(Evict(IncidentId("inc-1"), GroupName("rg_1"), None, (), "hung")))
+    api.judged_by(fires(to_evict(IncidentId("inc-1"), GroupName("rg_1"), None, (), "hung")))
     api.tick()
     wait_until(lambda: not rank.alive, 10, "it is evicted")
     for part in ("evidence", "witness"):
@@ -109,7 +110,7 @@ def test_the_tick_tells_how_far_the_culprits_had_come(api: Api, http: FakeFleet)
     orders = []
     api.components.evictors.submit = lambda key, event, evidence: orders.append(event)
     api.judged_by(fires(
-        Evict(IncidentId("inc-1"), GroupName("rg_1"), ReplicaId("rg_1:uuid1"), (), "hung")
+        to_evict(IncidentId("inc-1"), GroupName("rg_1"), ReplicaId("rg_1:uuid1"), (), "hung")
     ))  # fmt: skip
     api.tick()
     assert [order.stood for order in orders] == [{"rg_1.0": 50}]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from lightkeeper.monitor.decide.escalation import handle
 from lightkeeper.monitor.model.escalation import (
     Answered,
     Cleared,
@@ -19,17 +20,16 @@ from lightkeeper.monitor.model.escalation import (
     Liveness,
     Probed,
     ProbeResult,
-    decided,
-    handle,
 )
-from lightkeeper.monitor.model.eviction import ASKING, Accused, Evict, Eviction, Rung
+from lightkeeper.monitor.model.eviction import ASKING, Accused, Eviction, Rung
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Member
+from tests.monitor.decided import decided, to_evict
 
 ID = ReplicaId("rg_1:a")
 RANKS = (RankName("rg_1.0"), RankName("rg_1.1"))
 VIEW = LighthouseView(3, (Member(ID, 5), Member(ReplicaId("rg_0:x"), 5)), {ID: 0.1}, "")
-EVICT = Evict(IncidentId("inc-1"), GroupName("rg_1"), ID, (Host("node1"),), "hung")
+EVICT = to_evict(IncidentId("inc-1"), GroupName("rg_1"), ID, (Host("node1"),), "hung")
 ALL = EvictionDeps(gate=True, schedulers=("slurm",), sinks=("pager",))
 START_S = 1_000_000.0
 

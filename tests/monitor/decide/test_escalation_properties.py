@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightkeeper.monitor.decide.escalation import handle
 from lightkeeper.monitor.model.escalation import (
     Answered,
     Begin,
@@ -26,14 +27,13 @@ from lightkeeper.monitor.model.escalation import (
     Reviewed,
     Revoked,
     Timeouts,
-    handle,
 )
 from lightkeeper.monitor.model.eviction import Eviction, EvictionState, Rung
 from lightkeeper.monitor.model.names import Host
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
 from lightkeeper.monitor.model.plain import from_plain, to_plain
 from tests.deep import DEEP
-from tests.monitor.model.escalations import (
+from tests.monitor.decide.escalations import (
     ALL,
     EVICT,
     ID,
@@ -83,7 +83,7 @@ saved = st.builds(
     done=st.booleans(),
 )
 events = st.one_of(
-    st.just(DecidedAgain(EVICT, accused(), 2)),
+    st.just(DecidedAgain(replace(EVICT, accused=accused(), epoch=2))),
     st.builds(
         HandedOver, st.just(START_S), st.just(accused()),
         st.dictionaries(st.sampled_from(RANKS), st.integers(0, 3)),

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from lightkeeper.monitor.decide.escalation import RECOVERED
 from lightkeeper.monitor.model.escalation import (
-    RECOVERED,
     Answered,
     Begin,
     Cleared,
@@ -32,7 +32,7 @@ from lightkeeper.monitor.model.eviction import (
 from lightkeeper.monitor.model.names import Host, ReplicaId
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Member
 from lightkeeper.monitor.model.plain import from_plain, to_plain
-from tests.monitor.model.escalations import ALL, ID, RANKS, VIEW, Play, accused, fresh, look_at
+from tests.monitor.decide.escalations import ALL, ID, RANKS, VIEW, Play, accused, fresh, look_at
 
 TIMES = Timeouts()
 KINDS = ("does it", "refuses", "never answers", "crashes")

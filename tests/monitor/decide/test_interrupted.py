@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from lightkeeper.monitor.decide.escalation import handle
 from lightkeeper.monitor.model.escalation import (
     DecidedAgain,
     EvictionDeps,
     Interrupted,
     Reviewed,
-    handle,
 )
 from lightkeeper.monitor.model.eviction import Eviction, EvictionState, Host
 from lightkeeper.monitor.model.incident import Incident, State
@@ -22,8 +22,8 @@ from lightkeeper.monitor.model.observation import (
     Unreachable,
 )
 from tests.changed import replace
+from tests.monitor.decide.escalations import EVICT, fresh
 from tests.monitor.fakes import FakeRank, identity
-from tests.monitor.model.escalations import EVICT, fresh
 from tests.monitor.samples import incident
 
 NOW_S = 200.0
@@ -109,7 +109,7 @@ def test_what_a_person_asked_for_goes_on_while_the_same_processes_run() -> None:
 
 
 def test_decided_again_it_is_the_same_eviction_and_its_next_attempt_if_somebody_was_asked() -> None:
-    again = DecidedAgain(replace(EVICT, reason="hung on"), fresh().accused, 2)
+    again = DecidedAgain(replace(EVICT, reason="hung on", accused=fresh().accused, epoch=2))
     later, _ = handle(ASKED, again, NOW_S, EvictionDeps())
     assert (later.key, later.attempt, later.epoch) == (ASKED.key, 2, 2)
     assert (later.reason, later.state, later.asked_s) == ("hung on", "decided", NOW_S)
