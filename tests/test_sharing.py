@@ -10,7 +10,11 @@ from tests.conftest import LOADED, UNIT_PART
 from tests.sharing import TOGETHER, turn_of, unit_of
 
 ROOT = Path(__file__).parents[1]
-CHEAP = {"tests/monitor/act/schedulers/test_webhook.py", "tests/worker_server/test_endpoints.py"}
+CHEAP = {
+    "tests/monitor/act/schedulers/test_webhook.py",
+    "tests/worker_server/test_endpoints.py",
+    "tests/worker_server/test_thread_race.py",
+}
 """What their tests share is up in a second: each process has its own."""
 
 
