@@ -38,6 +38,7 @@ from lightkeeper.monitor.act.schedulers.build import SchedulerOptions, StoredNam
 from lightkeeper.monitor.act.schedulers.kubernetes import KubeUnusableError
 from lightkeeper.monitor.act.schedulers.reconcile import CordonReconciler
 from lightkeeper.monitor.act.targets import Registry
+from lightkeeper.monitor.act.work import WorkBook
 from lightkeeper.monitor.background import BackgroundWorker
 from lightkeeper.monitor.clock import SteadyClock
 from lightkeeper.monitor.decide.escalation import handle
@@ -345,7 +346,7 @@ class Service:
         options, clock, stack = self._options, self._clock, self._stack
         store, lease, metrics = self._store, self._lease, new_page()
         self.rules = rules = options.rules or standing(options.config)
-        pause = PauseSwitch(clock, store)
+        pause, work = PauseSwitch(clock, store), WorkBook(clock, store)
 
         # targets and quarantine: launchers ask for them even before the first tick
         registry, quarantine = Registry(clock, store), Quarantine(clock, store, options.config)
@@ -441,6 +442,7 @@ class Service:
             evidence=evidence,
             rulebook=rules,
             pause=pause,
+            work=work,
             vitals=VitalSigns((lambda: store.last_error, lease.lapse)),
             lease=lease,
             begin=self._begin,
@@ -485,6 +487,7 @@ class Service:
                 config=options.config,
                 url=self._for_people(),
                 remembered=remembered.notices,
+                sent=components.work.sent,
             )
         if options.journal is not None:
             head = Head(
@@ -547,7 +550,7 @@ class Service:
             standing=self._lease.standing,
             unsaved=lambda: store.last_error,
             evict=keeper.evict_by_hand,
-            close=keeper.close_incident,
+            work=keeper.work,
             tick_s=components.config.tick_s,
             version=version(),
             bound_here=bound_here,

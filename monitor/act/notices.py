@@ -8,20 +8,23 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
-from lightkeeper.monitor.act.http import Question
+from lightkeeper.monitor.act.http import Answer, Question
 from lightkeeper.monitor.model.eviction import Decision, Eviction, Guard, rulings, taken_up
 from lightkeeper.monitor.model.incident import Incident, State, oldest_first
-from lightkeeper.monitor.model.names import IncidentId
+from lightkeeper.monitor.model.names import IncidentId, shown_url
 from lightkeeper.monitor.model.plain import readable
+from lightkeeper.monitor.model.units import sentence
 from lightkeeper.monitor.model.verdict import Severity
 from lightkeeper.monitor.model.wording import face_of, listed, rfc3339, title_of
+from lightkeeper.monitor.model.work import Work
 
 # -- notices -----------------------------------------------------------------------------------
 
@@ -44,6 +47,7 @@ class Status(StrEnum):
     """In Alertmanager's words."""
 
     FIRING = "firing"
+    ACKNOWLEDGED = "acknowledged"  # it fires, and a person has it; not in Alertmanager
     RESOLVED = "resolved"
 
 
@@ -67,10 +71,15 @@ class Notice:
     url: str = ""
     incident: Mapping[str, Any] = field(default_factory=dict)
     """A few facts for programs."""
+    work: str = ""
+    """Who acknowledged it, and to whom it is assigned; a change of it is sent."""
+    muted: bool = False
+    """By a silence: it is not sent, and it has not ended."""
 
     def id(self, status: Status) -> str:
         """The idempotency key: the same message has the same key, also when it is sent again."""
         text = f"{self.key}\n{status}\n{self.severity}\n{self.since_s:.3f}"
+        text += f"\n{self.work}" if self.work else ""
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -83,6 +92,7 @@ class NoticeFacts:
     decisions: Mapping[IncidentId, Sequence[Decision]]
     ahead_s: float = 0.0
     """Of the wall clock before the monitor's."""
+    work: Work = field(default_factory=Work)
 
 
 def notices(facts: NoticeFacts, *, url: str, hold_s: float) -> dict[str, Notice]:
@@ -94,6 +104,8 @@ def notices(facts: NoticeFacts, *, url: str, hold_s: float) -> dict[str, Notice]
     by_id = {incident.id: incident for incident in facts.incidents}
     fired = (i for i in facts.incidents if i.state in (State.FIRING, State.EVICTING))
     for incident in sorted(fired, key=oldest_first):
+        if facts.work.of(incident).resolved is not None:
+            continue
         fires = _fires(incident, facts, url)
         standing.setdefault(fires.key, fires)
         held = _held(fires, incident, facts, hold_s)
@@ -104,23 +116,32 @@ def notices(facts: NoticeFacts, *, url: str, hold_s: float) -> dict[str, Notice]
             failed = _failed(latest, by_id.get(incident_id), facts.now_s, url)
             if failed is not None:
                 standing[failed.key] = failed
+    for key, notice in standing.items():
+        accused = by_id.get(IncidentId(notice.incident_id))
+        if accused is not None and facts.work.silence_of(accused, facts.now_s) is not None:
+            standing[key] = replace(notice, muted=True)
     return standing
 
 
 def _fires(incident: Incident, facts: NoticeFacts, url: str) -> Notice:
-    title = title_of(incident)
+    title, work = title_of(incident), facts.work.of(incident)
+    face = face_of(incident, facts.decisions.get(incident.id, ()), incident.last_seen_s)
+    by = None if work.acknowledged is None else work.acknowledged.author
     return Notice(
         key=incident.fingerprint,
         event=Event.INCIDENT,
         incident_id=incident.id,
         severity=incident.severity,
         title=title if incident.suspects or incident.groups else f"lightkeeper: {title}",
-        text=str(face_of(incident, facts.decisions.get(incident.id, ()), incident.last_seen_s)),
+        text=f"{face}. {sentence(work.says)}" if work.says else str(face),
         since_s=incident.milestones.firing_s or incident.milestones.first_seen_s,
         labels=_labels(incident),
         url=page_of(url, incident.id),
-        incident=_incident_facts(incident),
-    )
+        incident={
+            **_incident_facts(incident), "acknowledged_by": by, "assignee": work.assignee or None,
+        },
+        work=work.says,
+    )  # fmt: skip
 
 
 def _held(fires: Notice, incident: Incident, facts: NoticeFacts, hold_s: float) -> Notice | None:
@@ -199,13 +220,16 @@ class NoticeEnding:
     reason: str
 
 
-def ending(notice: Notice, incidents: Iterable[Incident], now_s: float) -> NoticeEnding:
+def ending(notice: Notice, facts: NoticeFacts) -> NoticeEnding:
     """Why a notice no longer stands."""
-    for incident in incidents:
+    now_s = facts.now_s
+    for incident in facts.incidents:
         if incident.id != notice.incident_id:
             continue
         if incident.ended_s is not None:
             return NoticeEnding(incident.ended_s, incident.resolution or "over")
+        if (person := facts.work.of(incident).resolved) is not None:
+            return NoticeEnding(person.at_s, person.says)
         if notice.event is Event.INCIDENT:
             return NoticeEnding(now_s, f"it is another's fault: {incident.verdict.reason}")
         return NoticeEnding(now_s, "over")
@@ -217,6 +241,8 @@ def ending(notice: Notice, incidents: Iterable[Incident], now_s: float) -> Notic
 TIMEOUT_S: Final = 10.0
 ANSWER_MAX_BYTES: Final = 64 * 1024
 SIGNATURE: Final = "X-Lightkeeper-Signature"
+_PLACES: Final = ("url", "permalink", "html_url")
+_LINK: Final = re.compile(r"https?://[!-~]{1,500}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +255,10 @@ class Message:
 
     @property
     def status(self) -> Status:
-        return Status.FIRING if self.ended is None else Status.RESOLVED
+        if self.ended is not None:
+            return Status.RESOLVED
+        by = self.notice.incident.get("acknowledged_by")
+        return Status.ACKNOWLEDGED if by else Status.FIRING
 
     def by_the_wall(self, ahead_s: float) -> Message:
         """The same in the time of receivers, which compare it with their own clock. `ahead_s`: of
@@ -254,6 +283,10 @@ class Sink(ABC):
         once, and of ends only those of incidents.
         """
         return None
+
+    def link(self, message: Message, answer: Answer) -> str:  # noqa: ARG002 - of each
+        """Where a person finds the message that got this answer; empty: nowhere that is known."""
+        return ""
 
     @abstractmethod
     def post(self, messages: Sequence[Message]) -> Question:
@@ -293,6 +326,12 @@ class Webhook(Sink):
             return post
         return replace(post, headers={**post.headers, SIGNATURE: sign(self.secret, post.body)})
 
+    def link(self, message: Message, answer: Answer) -> str:  # noqa: ARG002
+        """The URL in a JSON answer, in which `send` has put dots for secrets."""
+        said = answer.json_object
+        place = next((said[key] for key in _PLACES if isinstance(said.get(key), str)), "")
+        return place if _LINK.fullmatch(place) and "..." not in place else ""
+
 
 def sign(secret: str, body: bytes) -> str:
     """What a receiver computes to verify a message."""
@@ -324,6 +363,12 @@ class Alertmanager(Sink):
         headers = {} if self.authorization is None else {"Authorization": self.authorization}
         alerts = [self._alert(message) for message in messages]
         return _post(self.url.rstrip("/") + "/api/v2/alerts", alerts, headers)
+
+    def link(self, message: Message, answer: Answer) -> str:  # noqa: ARG002
+        """Its own page, with this incident's alerts."""
+        chosen = quote(f'{{incident="{message.notice.incident_id}"}}', safe="")
+        path = urlsplit(self.url).path.rstrip("/")
+        return f"{shown_url(self.url)}{path}/#/alerts?filter={chosen}"
 
     def _alert(self, message: Message) -> dict[str, Any]:
         notice, ended = message.notice, message.ended

@@ -25,6 +25,7 @@ from lightkeeper.monitor.act.notices import (
     Notice,
     NoticeFacts,
     Sink,
+    Status,
     ending,
     louder,
     notices,
@@ -91,7 +92,7 @@ class NotificationLog:
             if row.dropped or once:
                 self._forget(key)
             else:
-                ends = ending(row.notice, facts.incidents, facts.now_s)
+                ends = ending(row.notice, facts)
                 waiting[key] = Message(row.notice, facts.now_s, ends)
         self._since = {key: self._since.get(key, facts.now_s) for key in waiting}
         order = sorted(waiting, key=lambda key: (self._since[key], waiting[key].notice.since_s))
@@ -103,16 +104,21 @@ class NotificationLog:
 
     def _begun(self, key: str, notice: Notice, now_s: float) -> Message | None:
         """The message for a notice that stands, if it has to be sent now, or again."""
-        row = self._rows.get(key)
+        row, again_s, sounds = self._rows.get(key), self._sink.resend_s, not notice.muted
         if row is None:
-            return Message(notice, now_s)
-        if not row.dropped and louder(notice, row.notice):
-            return Message(notice, now_s)
-        again_s = self._sink.resend_s
-        if row.dropped or again_s is None or now_s - row.sent_s < again_s:
+            return Message(notice, now_s) if sounds else None
+        if row.dropped:
             return None
-        sent = row.notice  # labels, severity and beginning make the alert: they stay
-        return Message(replace(sent, title=notice.title, text=notice.text), now_s)
+        if sounds and louder(notice, row.notice):
+            return Message(notice, now_s)
+        due = again_s is not None and now_s - row.sent_s >= again_s  # or it would end there
+        if not due and (notice.muted or notice.work == row.notice.work):
+            return None
+        sent = replace(  # labels, severity and beginning make the alert: they stay
+            row.notice, title=notice.title, text=notice.text, work=notice.work,
+            incident=notice.incident,
+        )  # fmt: skip
+        return Message(sent, now_s)
 
     def _stands_on(self, row: Row, facts: NoticeFacts) -> bool:
         """True if a row stays until its incident ends, though its notice no longer stands.
@@ -123,7 +129,8 @@ class NotificationLog:
             return False
         for incident in facts.incidents:
             if incident.id == row.notice.incident_id:
-                return incident.open
+                closed = facts.work.of(incident).resolved is not None
+                return incident.open and not (closed and row.notice.event is Event.HELD)
         return facts.now_s - row.notice.since_s <= BY_HAND_S
 
     def _give_up(self, messages: Iterable[Message], now_s: float) -> None:
@@ -147,7 +154,8 @@ class NotificationLog:
         """Set a row. Sending again changes only the time, which is not worth a write."""
         sent = self._rows.get(notice.key)
         row = self._rows[notice.key] = Row(notice, sent_s, dropped)
-        if sent is None or sent.dropped != dropped or louder(notice, sent.notice):
+        same = sent is not None and sent.dropped == dropped and notice.work == sent.notice.work
+        if sent is None or not same or louder(notice, sent.notice):
             self._keep(notice.key, to_plain(row))
 
     def _forget(self, key: str) -> None:
@@ -201,9 +209,13 @@ class DeliveryWorker:
         metrics: CollectorRegistry,
         *,
         flush: Callable[[], object],
+        sent: Callable[[str, str, str], object],
         first_s: float = _FIRST_S,
     ) -> None:
-        """`flush` writes to disk what was sent; `first_s` is the wait after the first failure."""
+        """`flush` writes to disk what was sent; `sent` gets incident, sink and URL of a message;
+        `first_s` is the wait after the first failure.
+        """
+        self._sent = sent
         self.sink = sink
         self._log = sent_log
         self._fetcher = fetcher
@@ -275,6 +287,10 @@ class DeliveryWorker:
             self._log.settled(batch)
             self._flush()
             self._count("sent", len(batch))
+            for message in batch:
+                first = message.status is Status.FIRING and message.notice.event is Event.INCIDENT
+                if first and (url := self.sink.link(message, answer)):
+                    self._sent(message.notice.incident_id, self.sink.name, url)
             self._failures, self._failure = 0, None
             return None
         if answer.status in _BAD_MESSAGE and len(batch) > 1:  # the others must still be sent
@@ -305,7 +321,7 @@ class DeliveryWorker:
 
 def _news(standing: Standing) -> dict[str, str]:
     """What is compared between pushes: a change wakes the worker at once."""
-    return {key: notice.severity for key, notice in standing.items()}
+    return {key: f"{n.severity} {n.muted} {n.work}" for key, n in standing.items()}
 
 
 class Notifier:
@@ -321,6 +337,7 @@ class Notifier:
         config: KeeperConfig,
         url: str,
         remembered: Iterable[tuple[str, str, Mapping[str, Any]]] = (),
+        sent: Callable[[str, str, str], object] = lambda *_: None,
         first_s: float = 1.0,
     ) -> None:
         self._hold_s, self._url = config.notify_hold_s, url
@@ -339,7 +356,13 @@ class Notifier:
                 store.save_notice(name, key, None)  # a sink no longer configured
         self._workers = tuple(
             DeliveryWorker(
-                sink, logs[sink.name], fetcher, metrics, flush=store.flush, first_s=first_s
+                sink,
+                logs[sink.name],
+                fetcher,
+                metrics,
+                flush=store.flush,
+                sent=sent,
+                first_s=first_s,
             )
             for sink in sinks
         )

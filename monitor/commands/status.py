@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import click
 
-from lightkeeper.monitor.commands.ask import STATUS, Monitor, asking, login, show_answer, tell
+from lightkeeper.monitor.commands.ask import STATUS, Monitor, asking, show_answer
 from lightkeeper.monitor.commands.command import (
     DONE,
     CommandError,
@@ -227,25 +227,6 @@ def list_incidents(*, monitor: Monitor, as_json: bool, **chosen: Any) -> None:
     exit status: 0 done, 1 no monitor answers, 2 wrong arguments
     """
     show_answer(monitor, "/v1/incidents", as_json=as_json, **chosen)
-
-
-@command()
-@click.argument("id")
-@option("--reason", required=True, metavar="TEXT", help="why it will not come back")
-@as_json
-@asking
-def close_incident(*, monitor: Monitor, id: str, reason: str, as_json: bool) -> None:  # noqa: A002
-    """Close the incident of a missing group, which nothing else ends but its return.
-
-    examples:
-      lightkeeper incidents close absent-rg_2-1795830642400 --reason "the node is returned"
-
-    exit status: 0 it is closed, 1 no monitor answers or there is no such open incident, 2 wrong
-    arguments
-    """
-    path = f"/v1/incidents/{quote(id, safe='')}/close"
-    said = monitor.ask(path, method="POST", body={"reason": reason, "author": login()})
-    tell(said, f"closed: {id}", as_json=as_json)
 
 
 @command()

@@ -18,6 +18,7 @@ from lightkeeper.monitor.model.eviction import (
 )
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.verdict import Kind
+from lightkeeper.monitor.model.work import Work
 
 AFTERMATH_S: Final = 600.0
 """How long after its end something may still be learned of an incident: `follow_s` by default."""
@@ -127,6 +128,7 @@ def totals_of(accounts: Sequence[IncidentAccount]) -> Totals:
 
 _SPAN: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhdw]?)")
 OPEN: Final = "open"
+_NO_WORK: Final = Work()
 _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
@@ -154,8 +156,11 @@ WORDS: Final = ("since", "kind", "group", "state", "run")
 """By what incidents can be chosen. State: a `State`, or `open`: all but resolved."""
 
 
-def choose(incidents: Iterable[Incident], words: Mapping[str, str], now_s: float) -> list[Incident]:
+def choose(
+    incidents: Iterable[Incident], words: Mapping[str, str], now_s: float, work: Work = _NO_WORK
+) -> list[Incident]:
     """The incidents that a person asks for, in their order. `words`: of `WORDS`, what was typed.
+    Those that a person has resolved, by `work`, are not `open`.
 
     Raises:
         ChoiceError: one of them is not valid.
@@ -172,11 +177,15 @@ def choose(incidents: Iterable[Incident], words: Mapping[str, str], now_s: float
             (incident.open or last_s >= since_s)
             and kind in ("", incident.kind)
             and (not group or group in incident.groups)
-            and (state in ("", incident.state) or (state == OPEN and incident.open))
+            and (state in ("", incident.state) or (state == OPEN and _is_open(incident, work)))
             and run in ("", incident.run)
         )
 
     return [incident for incident in incidents if fits(incident)]
+
+
+def _is_open(incident: Incident, work: Work) -> bool:
+    return incident.open and work.of(incident).resolved is None
 
 
 def find_incident(incidents: Sequence[Incident], prefix: str) -> Incident:

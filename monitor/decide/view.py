@@ -63,6 +63,7 @@ from lightkeeper.monitor.model.quarantine import HostRecord
 from lightkeeper.monitor.model.run import Run, TrendPoint
 from lightkeeper.monitor.model.verdict import WORST_FIRST, Kind, RankHealth
 from lightkeeper.monitor.model.wording import Face, face_of, listed, seconds
+from lightkeeper.monitor.model.work import IncidentWork, Work, WorkRow
 from lightkeeper.worker_server.wire import Ending, Process, Witness
 
 if TYPE_CHECKING:  # the command line reads views, and imports no detector for it
@@ -296,6 +297,8 @@ class View:
     """The record of every known host."""
     departures: tuple[Departure, ...] = ()
     """Ranks that were here and are no longer registered."""
+    work: Work = field(default_factory=Work)
+    """What people did about incidents."""
     tempos: Mapping[RankName, Tempo] = field(default_factory=dict)
     trend: tuple[TrendPoint, ...] = ()
     """The last hour of the job, oldest first."""
@@ -406,6 +409,8 @@ class View:
             seen={rank: trouble for rank, trouble in troubles.items() if trouble},
             victims=self._some(victims),
             victim_count=len(victims),
+            work=self.work.of(incident),
+            silence=self.work.silence_of(incident, self.snapshot.now_s),
         )
 
     def _some(self, victims: Sequence[RankName]) -> tuple[RankName, ...]:
@@ -441,6 +446,9 @@ class IncidentReport:
     victims: Sequence[RankName] = ()
     """At most `VICTIMS_TOLD`."""
     victim_count: int = 0
+    work: IncidentWork = field(default_factory=IncidentWork)
+    silence: WorkRow | None = None
+    """The silence that mutes messages about it now."""
 
     @property
     def began_s(self) -> float:

@@ -169,6 +169,8 @@ def report_to_json(report: IncidentReport) -> dict[str, Any]:
         "eviction": None if report.latest is None else eviction_to_json(report.latest),
         "evictions": [eviction_to_json(eviction) for eviction in report.evictions],
         "account": to_plain(report.account),
+        "work": report.work.to_json(),
+        "silence": None if report.silence is None else to_plain(report.silence),
         "bundle": None if bundle is None else {
             "url": bundle_url(incident.id), "bytes": bundle.nbytes, "written_s": bundle.written_s,
         },

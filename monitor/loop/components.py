@@ -28,6 +28,7 @@ from lightkeeper.monitor.act.quarantine import PauseSwitch, Quarantine
 from lightkeeper.monitor.act.release import Releaser
 from lightkeeper.monitor.act.schedulers.reconcile import CordonReconciler
 from lightkeeper.monitor.act.targets import Registry
+from lightkeeper.monitor.act.work import WorkBook
 from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.decide.pipeline import Pipeline, TickResult
 from lightkeeper.monitor.detect.self_health import Condition
@@ -162,6 +163,7 @@ class Components:
     evidence: Evidence
     rulebook: Rulebook
     pause: PauseSwitch
+    work: WorkBook
     vitals: VitalSigns
     lease: Lease
     begin: Callable[[Components, Remembered, Sequence[Eviction], int], LeaderComponents]

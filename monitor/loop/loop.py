@@ -45,6 +45,7 @@ from lightkeeper.monitor.model.observation import (
 )
 from lightkeeper.monitor.model.run import Run, TrendPoint
 from lightkeeper.monitor.model.verdict import FAULTS, Kind
+from lightkeeper.monitor.model.work import WorkAction, WorkRow
 from lightkeeper.worker_server.wire import StateReport
 
 log = logging.getLogger(__package__)
@@ -262,6 +263,7 @@ class Leadership:
         self._components.quarantine.take_over(remembered.quarantine, remembered.quarantine_events)
         self._components.registry.restore(remembered.targets, next(iter(remembered.runs), None))
         self._components.pause.take_over(remembered.switches.get(SWITCH))
+        self._components.work.take_over(remembered.work)
         if self._components.gatekeeper is not None:
             self._components.gatekeeper.remember(remembered.evictions)
         self._show(remembered)
@@ -272,6 +274,8 @@ class Leadership:
 RUNS_KEPT: Final = 50
 POINTS_KEPT: Final = 120
 _RUN_SAVED_S: Final = 30.0
+_WORK_MOST: Final = 200
+"""Entries of one incident, and silences that hold."""
 _LOOKS_BETWEEN: Final = 2
 """Extra ticks between two scheduled ones, at most."""
 
@@ -445,8 +449,8 @@ class Keeper:
         notifier, recent = self._leadership.components.notify, self._acting.recent
         if notifier is not None:
             faults = [i for i in recent.incidents() if i.kind is not Kind.BY_HAND]
-            ahead_s = self._components.clock.ahead_s()
-            notifier.push(NoticeFacts(snapshot.now_s, faults, recent.decisions(), ahead_s))
+            ahead_s, work = self._components.clock.ahead_s(), self._components.work.now
+            notifier.push(NoticeFacts(snapshot.now_s, faults, recent.decisions(), ahead_s, work))
 
     def _turn_to(self, run: Run | None) -> None:
         """Forget what the ranks of the last run did, if this is another."""
@@ -505,6 +509,7 @@ class Keeper:
             trend=trend,
             runs=self._runs,
             departures=self._departures.push(snapshot),
+            work=components.work.now,
             spent=self._spent,
             tokens=self._tempos.tokens,
             troubles=(
@@ -518,20 +523,27 @@ class Keeper:
 
     # -- by hand ------------------------------------------------------------------------------
 
-    def close_incident(self, incident_id: IncidentId, reason: str, author: str) -> None:
-        """Close the incident of a missing group on a person's word.
+    def work(self, row: WorkRow) -> WorkRow:
+        """Keep what a person did about an incident; it is shown at once. That a group will not come
+        back, or lost progress is accepted, only a person knows: to resolve that ends the incident.
 
         Raises:
-            NotPossible: another monitor acts, or there is no such open incident.
+            NotPossible: another monitor acts, or as much is kept of it as may be.
         """
+        components = self._components
         with self._acting.deciding:
             if not self._leadership.leading:
-                raise NotPossible(self._components.lease.standing().sentence())
-            if not self._components.judge.close(incident_id, author, reason):
-                raise NotPossible(
-                    f"{incident_id} is no open incident of a missing group: any other is over when "
-                    "its fault is"
-                )
+                raise NotPossible(components.lease.standing().sentence())
+            work = components.work.now
+            rows = work.about(row.about) if row.about else work.silences(row.at_s)
+            if len(rows) >= _WORK_MOST:
+                raise NotPossible(f"there are {_WORK_MOST} already: no more are kept")
+            row = components.work.add(row)
+            if row.action is WorkAction.RESOLVE:
+                components.judge.close(IncidentId(row.about), row.author, row.text)
+        if self._view is not None:
+            self._view = replace(self._view, work=components.work.now)
+        return row
 
     def evict_by_hand(self, group: GroupName, reason: str, author: str = "a person") -> IncidentId:
         """Evict a group on a person's request; no guard but the incarnation check applies.

@@ -15,6 +15,7 @@ from lightkeeper.monitor.model.incident import Incident
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from lightkeeper.monitor.model.plain import Moment, readable, to_plain
 from lightkeeper.monitor.model.run import Run
+from lightkeeper.monitor.model.work import WorkRow
 
 # -- decisions ---------------------------------------------------------------------------------
 
@@ -475,6 +476,8 @@ class Remembered:
     """Sink, key, and what was sent to it."""
     runs: tuple[Run, ...] = ()
     """Newest first."""
+    work: tuple[WorkRow, ...] = ()
+    """Oldest first."""
     switches: Mapping[str, str] = field(default_factory=dict)
     """Name -> latest setting."""
 

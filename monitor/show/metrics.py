@@ -310,8 +310,19 @@ _HOSTS_TOLD: Final = 100
 
 
 def _open(scene: ScrapeView) -> Values:
-    tally = Counter((each.kind, each.state, each.severity) for each in scene.view.opened)
+    opened, work = scene.view.opened, scene.view.work
+    left = (each for each in opened if work.of(each).resolved is None)
+    tally = Counter((each.kind, each.state, each.severity) for each in left)
     return dict(sorted(tally.items()))
+
+
+def _labels(scene: ScrapeView) -> Values:
+    labels = scene.view.work.labels.items()
+    return {
+        (kind, label): tally[label == "right"]
+        for kind, tally in labels
+        for label in ("right", "wrong")
+    }
 
 
 def _first_seen(scene: ScrapeView) -> Values:
@@ -380,7 +391,8 @@ def _offences(scene: ScrapeView) -> Values:
 
 _OF_INCIDENTS: Final[Metrics] = (
     INCIDENTS.gauge("incidents",
-        "Open incidents, by kind, state and severity (info, warning, critical).",
+        "Open incidents, by kind, state and severity (info, warning, critical), without those that "
+        "a person has resolved.",
         ("kind", "state", "severity"), _open, series=f"at most {len(FAULTS)} x 3 x 3",
         absent="none is open"),
     INCIDENTS.gauge("incident_first_seen_timestamp_seconds",
@@ -388,6 +400,10 @@ _OF_INCIDENTS: Final[Metrics] = (
         "50 newest. The group is that of its culprits or candidates, if they are of one.",
         ("incident", "kind", "severity", "state", "replica_group"), _first_seen,
         series="at most 50", absent="none is open or of the last hour"),
+    INCIDENTS.gauge("labelled_incidents", "Incidents that people labelled, by kind and by whether "
+        "the accusation was right or wrong: precision is right / (right + wrong).",
+        ("kind", "label"), _labels, series=f"at most {len(FAULTS) + 1} x 2",
+        absent="no incident of the kind was labelled"),
     INCIDENTS.gauge("rank_suspect", "1 for each culprit of an open incident, and for each "
         "candidate of one that is unsure, 100 at most. The role is culprit or candidate.",
         (*RANK, "host", "kind", "role"), _suspects, series="at most 100",

@@ -40,6 +40,7 @@ from lightkeeper.monitor.model.incident import Incident, incident_from_json, inc
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.plain import from_plain, to_plain
 from lightkeeper.monitor.model.run import Run
+from lightkeeper.monitor.model.work import WorkRow
 from lightkeeper.monitor.store.place import StoreError, StorePlace, parse_place
 
 if TYPE_CHECKING:
@@ -153,6 +154,12 @@ class Store:
         """Remember what a sink got; None forgets it."""
         self._put("notices", f"{sink} {key}", None if body is None else (sink, key, body))
 
+    def save_work(self, row: WorkRow) -> None:
+        self._put("work", row.id, to_plain(row), row.at_s)
+
+    def drop_work(self, row: WorkRow) -> None:
+        self._put("work", row.id, None)
+
     def save_run(self, run: Run) -> None:
         self._put("runs", run.id, to_plain(run), run.began_s)
 
@@ -228,6 +235,7 @@ class Store:
                 targets=read("targets", dict),
                 notices=read("notices", lambda row: (row[0], row[1], dict(row[2]))),
                 runs=read("runs", partial(from_plain, Run))[::-1],
+                work=read("work", partial(from_plain, WorkRow)),
                 switches=dict(read("switches", lambda row: (row[0], str(row[1])))),
             )
         except StoreError as exc:

@@ -121,7 +121,7 @@ def app_context(clock: Clock | None = None, **fields: Any) -> AppContext:
         "clock": clock, "registry": Registry(clock, memory), "fetcher": None,
         "quarantine": Quarantine(clock, memory), "pause": PauseSwitch(clock, memory),
         "metrics": CollectorRegistry(), "view": lambda: None, "evict": lambda *_: None,
-        "close": lambda *_: None,
+        "work": lambda row: row,
         "tick_s": 1.0, "version": "0", "rules": standing(KeeperConfig()), **fields,
     })  # fmt: skip
 

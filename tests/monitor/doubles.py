@@ -9,6 +9,7 @@ from typing import Any
 from lightkeeper.monitor.model.eviction import QuarantineEntry, QuarantineEvent, Scope
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.run import Run
+from lightkeeper.monitor.model.work import WorkRow
 
 
 class HandClock:
@@ -37,8 +38,15 @@ class Memory:
         self.events: dict[str, QuarantineEvent] = {}
         self.switches: dict[str, str | None] = {}
         self.runs: list[Run] = []
+        self.work: dict[str, WorkRow] = {}
         self.notices: dict[tuple[str, str], str] = {}
         self.writes = 0
+
+    def save_work(self, row: WorkRow) -> None:
+        self.work[row.id] = row
+
+    def drop_work(self, row: WorkRow) -> None:
+        self.work.pop(row.id, None)
 
     def save_target(self, rank: RankName, body: Mapping[str, Any]) -> None:
         self.targets[rank] = body

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
+from lightkeeper.monitor.act.bundles import BundleDir
+from lightkeeper.monitor.model.config import KeeperConfig
+from lightkeeper.monitor.show.web.incident_page import BundleStacks
+from lightkeeper.monitor.show.web.stacks import StacksReader
+from tests.monitor.act.evidence.scene import REAL
+from tests.monitor.decide.scene import ID
 from tests.page.browsing import Opened, chromium
 from tests.page.serving import Stage, close_all
 
@@ -41,3 +48,12 @@ def stage() -> Iterator[Callable[..., Stage]]:
 
     yield make
     close_all(stages)
+
+
+@pytest.fixture(scope="module")
+def stacks(tmp_path_factory: pytest.TempPathFactory) -> BundleStacks:
+    """In the bundle of a real fleet."""
+    shutil.copy(REAL, (folder := tmp_path_factory.mktemp("evidence")) / f"{ID}.zip")
+    bundles = BundleDir(folder, KeeperConfig())
+    bundles.open()
+    return StacksReader(bundles).get(ID)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from lightkeeper.monitor.act.bundles import BundleDir
 from lightkeeper.monitor.decide.view import View
-from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.incident import BundleView, State, Transition
 from lightkeeper.monitor.show.web.incident_page import BundleStacks
-from lightkeeper.monitor.show.web.stacks import StacksReader
-from tests.monitor.act.evidence.scene import REAL
 from tests.monitor.decide.scene import EVICTION, ID, MARKS, ROWS, hang
 from tests.monitor.fakes import wait_until
 from tests.monitor.show.test_incident_page import RUNGS
@@ -41,15 +36,6 @@ def view(*incidents: Any, **more: Any) -> View:
         bundles={ID: BundleView(2048, 1.0)},
         **more,
     )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def stacks(tmp_path_factory: pytest.TempPathFactory) -> BundleStacks:
-    """In the bundle of a real fleet."""
-    shutil.copy(REAL, (folder := tmp_path_factory.mktemp("evidence")) / f"{ID}.zip")
-    bundles = BundleDir(folder, KeeperConfig())
-    bundles.open()
-    return StacksReader(bundles).get(ID)
 
 
 def timed(opened, url: str, **more: Any):

@@ -52,7 +52,10 @@ def commands(
 ASK = {
     "status": [], "get ranks": ["--wide"], "get groups": [], "get hosts": [], "get runs": [],
     "incidents list": [], "incidents show": ["x"],
-    "incidents close": ["x", "--reason", "it is returned"],
+    "incidents ack": ["x"], "incidents assign": ["x", "bob"], "incidents comment": ["x", "text"],
+    "incidents resolve": ["x", "--reason", "it is returned"], "incidents label": ["x", "true"],
+    "silence list": [], "silence end": ["x"],
+    "silence add": ["--kind", "dead", "--hours", "1", "--reason", "r"],
     "evict": ["rg_0", "--yes", "--wait", "0"],
     "quarantine list": [], "quarantine add": ["node0", "--reason", "r"],
     "quarantine release": ["node0"], "quarantine history": ["node0"], "pause": ["--reason", "r"],

@@ -21,7 +21,7 @@ from lightkeeper.monitor.decide.view import SCHEMA, IncidentReport, View, ended_
 from lightkeeper.monitor.decide.view_json import degraded, report_to_json
 from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
-from lightkeeper.monitor.model.units import LONGEST, age, clean, counted, natural, plain
+from lightkeeper.monitor.model.units import LONGEST, age, clean, counted, natural, plain, utc
 from lightkeeper.monitor.model.verdict import Kind
 from lightkeeper.monitor.model.wording import listed, who
 from lightkeeper.monitor.show.templating import filled, render_text
@@ -162,7 +162,8 @@ def _reasons(reports: Sequence[IncidentReport]) -> Iterator[str]:
     for report in reports[:_SHOWN]:
         incident = report.incident
         then = f". {report.face.next}" if report.face.next else ""
-        what = f"{report.face.says}{then} ({incident.id})"
+        work = f", {report.work.says}" if report.work.says else ""
+        what = f"{report.face.says}{then} ({incident.id}{work})"
         yield f"{incident.severity}, {incident.state}: {what}"
     if len(reports) > _SHOWN:
         yield f"and {len(reports) - _SHOWN:,} more: lightkeeper incidents list"
@@ -189,6 +190,8 @@ def keeper(view: View) -> Answer:
     for what, names in (("host", hosts), ("group", groups)):
         if names:
             more.append(f"in quarantine: {counted(len(names), what)}: {listed(names, _SHOWN)}")
+    silences = view.work.silences(view.snapshot.now_s)
+    more += [f"{row.says}: {row.what}, until {utc(row.until_s)}" for row in silences[:_SHOWN]]
     return answer_of(
         word, text, more, quarantined_hosts=hosts, quarantined_groups=groups,
         evicted_last_hour=[

@@ -237,6 +237,13 @@ def _why(entry: Row) -> str:
     return f"{entry['reason']} ({entry['note']})" if entry.get("note") else str(entry["reason"])
 
 
+def _work(row: Row) -> str | None:
+    """`ack ann`, `resolved ann`."""
+    work = row["work"]
+    by = work["resolved_by"] or work["acknowledged_by"]
+    return None if by is None else f"{'resolved' if work['resolved_by'] else 'ack'} {by}"
+
+
 _INCIDENT_COLUMNS: Final = (
     Column("id"),
     Column("since", lambda row: utc(row["milestones"]["first_seen_s"]), spare=3),
@@ -245,6 +252,7 @@ _INCIDENT_COLUMNS: Final = (
     Column("severity", spare=4),
     Column("who"),
     Column("outcome", lambda row: row["account"]["outcome"], spare=1),
+    Column("work", _work, spare=5),
     Column("lost", lambda row: amount(row["account"]["lost"]), right=True, spare=2),
     Column("what", "says"),
 )
@@ -266,6 +274,13 @@ _QUARANTINE_COLUMNS: Final = (
     Column("offences 28 d", lambda row: row.get("offences"), right=True, spare=5),
     Column("lemon", lambda row: row["lemon"] is not None if "lemon" in row else None, spare=1),
     Column("why", _why),
+)
+_SILENCE_COLUMNS: Final = (
+    Column("silence", "id"),
+    Column("of", lambda row: " ".join(f"{key}={row['match'][key]}" for key in row["match"])),
+    Column("until", _until),
+    Column("by", "author"),
+    Column("why", "text"),
 )
 _TIMED: Final = ("added", "extended", "shortened")
 _HISTORY_COLUMNS: Final = (
@@ -308,6 +323,7 @@ def columns_of(what: str, *, wide: bool = False, watch_only: bool = False) -> li
         "incidents": _INCIDENT_COLUMNS,
         "runs": _RUN_COLUMNS,
         "quarantine": _QUARANTINE_COLUMNS,
+        "silences": _SILENCE_COLUMNS,
         "history": _HISTORY_COLUMNS,
         "actions": _ACTION_COLUMNS,
         "options": _OPTION_COLUMNS,

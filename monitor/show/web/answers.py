@@ -27,6 +27,7 @@ from lightkeeper.monitor.decide.view import NotPossible, View
 from lightkeeper.monitor.model.incident import Incident
 from lightkeeper.monitor.model.names import GroupName, IncidentId
 from lightkeeper.monitor.model.units import clean
+from lightkeeper.monitor.model.work import WorkRow
 from lightkeeper.monitor.rulebook import Rulebook
 from lightkeeper.monitor.show.web.incident_page import BundleStacks
 from lightkeeper.monitor.show.web.pages import Page
@@ -104,8 +105,8 @@ class AppContext:
     view: Callable[[], View | None]
     evict: Callable[[GroupName, str, str], IncidentId]
     """Group, reason, author. Raises `NotPossible`."""
-    close: Callable[[IncidentId, str, str], None]
-    """Incident, reason, author. Raises `NotPossible`."""
+    work: Callable[[WorkRow], WorkRow]
+    """Keeps what a person did, and returns it. Raises `NotPossible`."""
     rules: Rulebook
     pause: PauseSwitch
     tick_s: float
@@ -320,4 +321,4 @@ def chosen(view: View) -> list[Incident]:
     words = request.args.to_dict()
     if words.get("run") == "current":
         words["run"] = next((each.id for each in view.runs), "none yet")
-    return choose(view.incidents, words, view.snapshot.now_s)
+    return choose(view.incidents, words, view.snapshot.now_s, view.work)

@@ -4,6 +4,7 @@ switch. They need a token, no foreign page.
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import re
 import time
@@ -13,11 +14,16 @@ from typing import Any, Final
 from flask import Blueprint, Response, request
 
 from lightkeeper.monitor.act.targets import ALOUD, NEW_A_MINUTE, RANKS_MOST, Registered
+from lightkeeper.monitor.decide.accounts import find_incident
 from lightkeeper.monitor.decide.rules import PolicyError
 from lightkeeper.monitor.decide.view import SCHEMA
 from lightkeeper.monitor.model.eviction import KEEPER, QuarantineEntry, Scope
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
 from lightkeeper.monitor.model.plain import to_plain
+from lightkeeper.monitor.model.units import no_such
+from lightkeeper.monitor.model.verdict import Kind
+from lightkeeper.monitor.model.wording import listed
+from lightkeeper.monitor.model.work import MATCHERS, WorkAction, WorkRow
 from lightkeeper.monitor.show.web.answers import (
     HttpRefusal,
     answer,
@@ -27,6 +33,7 @@ from lightkeeper.monitor.show.web.answers import (
     check_token,
     json_body,
     text_of,
+    the_view,
 )
 from lightkeeper.monitor.show.web.reading import policy
 from lightkeeper.worker_server.http_server import names_us
@@ -196,14 +203,6 @@ def post_eviction(group: str) -> Response:
     return answer({"schema": SCHEMA, "incident_id": incident_id, "note": why})
 
 
-@changing.post("/v1/incidents/<incident_id>/close")
-def post_close(incident_id: str) -> Response:
-    """Close the incident of a group that is missing and will not come back."""
-    body = json_body()
-    app_context().close(IncidentId(incident_id), text_of(body, "reason"), author_of(body))
-    return answer({"schema": SCHEMA, "incident_id": incident_id})
-
-
 def _check_names(identity: Identity) -> None:
     for key in ("job", "group", "host", "incarnation"):
         _name(key, getattr(identity, key))
@@ -235,6 +234,65 @@ def hours_of(body: Mapping[str, Any]) -> float | None:
             400, f"'hours' is {hours!r}, expected more than 0 and at most {HOURS_MAX:g}"
         )
     return float(hours)
+
+
+# The work on incidents, and silences.
+
+_COMMENT_MAX_CHARS: Final = 1000
+_MATCHER_MAX_CHARS: Final = 128
+
+
+@changing.post("/v1/incidents/<prefix>/<any(ack,assign,comment,resolve,label):act>")
+def post_work(prefix: str, act: str) -> Response:
+    """What a person did about an incident; the start of its id is enough."""
+    body, action = json_body(), WorkAction(act)
+    incident = find_incident(the_view().incidents, prefix)
+    right = body.get("right") if action is WorkAction.LABEL else None
+    if action is WorkAction.LABEL and not isinstance(right, bool):
+        raise HttpRefusal(400, f"'right' is {str(right)[:60]!r}, expected true or false")
+    text = ""
+    if action is WorkAction.COMMENT:
+        text = text_of(body, "text", _COMMENT_MAX_CHARS)
+    elif action is WorkAction.RESOLVE or body.get("reason") is not None:
+        text = text_of(body, "reason")
+    to = text_of(body, "to", _AUTHOR_MAX_CHARS) if action is WorkAction.ASSIGN else ""
+    author, now_s = author_of(body), app_context().clock.now_s()
+    row = WorkRow(
+        action, author, now_s, incident.id, text, to, right, str(incident.kind),
+        fingerprint=incident.fingerprint,
+    )  # fmt: skip
+    return _kept({"incident_id": incident.id, "work": to_plain(app_context().work(row))})
+
+
+@changing.post("/v1/silences")
+def post_silence() -> Response:
+    """Send no messages about what matches, for a time."""
+    body = json_body()
+    hours, match = hours_of(body), {}
+    for key in body.keys() - {"hours", "reason", "author"}:
+        if key not in MATCHERS:  # without it the silence would cover more than was meant
+            raise HttpRefusal(400, f"'{key[:60]}' is nothing to match: {', '.join(MATCHERS)}")
+        match[key] = text_of(body, key, _MATCHER_MAX_CHARS)
+    if hours is None or not match:
+        names = listed(MATCHERS, len(MATCHERS), "or")
+        lacks = "'hours': a silence ends by itself" if match else f"what: {names}"
+        raise HttpRefusal(400, f"say {lacks}")
+    if "kind" in match and not fnmatch.filter(Kind, match["kind"]):
+        raise HttpRefusal(400, no_such("kind", match["kind"], Kind))
+    author, reason, now_s = author_of(body), text_of(body, "reason"), app_context().clock.now_s()
+    row = WorkRow(
+        WorkAction.SILENCE, author, now_s, text=reason, match=match, until_s=now_s + hours * 3600.0
+    )
+    return _kept({"silence": to_plain(app_context().work(row))})
+
+
+@changing.delete("/v1/silences/<name>")
+def delete_silence(name: str) -> Response:
+    now_s = app_context().clock.now_s()
+    if name not in (row.id for row in the_view().work.silences(now_s)):
+        raise HttpRefusal(404, f"no such silence holds: {name}")
+    row = WorkRow(WorkAction.UNSILENCE, author_of(json_body()), now_s, about=name)
+    return _kept({"ended": to_plain(app_context().work(row))})
 
 
 # The policy, and the pause switch.

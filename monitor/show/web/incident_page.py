@@ -28,6 +28,7 @@ from lightkeeper.monitor.model.incident import Incident, State, Training
 from lightkeeper.monitor.model.units import clean, counted, plain, span, time_of_day
 from lightkeeper.monitor.model.verdict import OF_LIGHTHOUSE, Kind
 from lightkeeper.monitor.model.wording import listed, title_of, who
+from lightkeeper.monitor.model.work import MATCHERS
 from lightkeeper.monitor.show.templating import filled, render, render_text
 
 
@@ -257,6 +258,15 @@ class BundleStacks:
 _SIMILAR: Final = 8
 
 
+def _matchers(incident: Incident) -> Iterator[tuple[str, str, str, bool]]:
+    """Fields of the dialog that silences: name, label, what it holds at first, whether it must be
+    filled.
+    """
+    firsts = {"kind": str(incident.kind), "group": incident.groups[0] if incident.groups else ""}
+    for name in MATCHERS:
+        yield name, f"{name.capitalize()} (empty: any)", firsts.get(name, ""), False
+
+
 def _earlier(view: View, incident: Incident) -> Iterator[tuple[Incident, str, str]]:
     """Earlier incidents that share a host or a group with it, their outcome and what is shared."""
     for other in view.incidents:
@@ -268,9 +278,15 @@ def _earlier(view: View, incident: Incident) -> Iterator[tuple[Incident, str, st
 
 
 def incident_page(
-    view: View, report: IncidentReport, stacks: BundleStacks | None = None, base: str = ""
+    view: View,
+    report: IncidentReport,
+    stacks: BundleStacks | None = None,
+    base: str = "",
+    why_not: str | None = None,
 ) -> str:
-    """`stacks`: None if this reader may not see what ranks said; `base`: URL of the monitor."""
+    """`stacks`: None if this reader may not see what ranks said; `base`: URL of the monitor;
+    `why_not`: why nothing can be changed from here.
+    """
     incident, rows, now_s = report.incident, timeline(report), view.snapshot.now_s
     ends = [row.start_s if row.end_s is None else row.end_s for row in rows]
     end_s = max([*ends, *([now_s] if incident.open else [])], default=now_s)
@@ -287,6 +303,8 @@ def incident_page(
         now_s=now_s,
         stacks=stacks,
         base=base,
+        why_not=why_not,
+        matchers=list(_matchers(incident)),
         facts=list(five_facts(report, now_s)),
         events=rows,
         end_s=end_s,

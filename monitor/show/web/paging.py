@@ -185,7 +185,8 @@ def incident_for_people(prefix: str) -> Response:
     base = request.host_url.rstrip("/")
 
     def made() -> Page:
-        return Page(incident_page(view, view.report(incident), stacks, base))
+        why_not_here = why_not(app_context())
+        return Page(incident_page(view, view.report(incident), stacks, base, why_not_here))
 
     return _sent(app_context().pages.get(view, (incident.id, stacks, base), made))
 

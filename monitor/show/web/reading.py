@@ -271,6 +271,13 @@ def _ranks_by_host() -> dict[Host, list[RankName]]:
     return grouped((target.identity.host, target.rank) for target in targets)
 
 
+@reading.get("/v1/silences")
+def get_silences() -> Response:
+    """Those that hold."""
+    rows = the_view().work.silences(app_context().clock.now_s())
+    return _texted("silences", {"schema": SCHEMA, "silences": [to_plain(row) for row in rows]})
+
+
 @reading.get("/v1/policy")
 def policy() -> Response:
     """The policy in force, where it comes from, and what was learned."""

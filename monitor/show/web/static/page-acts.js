@@ -4,6 +4,7 @@
 import { build } from "./elements.js";
 
 const KEPT = "lightkeeper.token";
+const NAME = "lightkeeper.author";
 
 function field(text, options, hint) {
   const input = document.createElement("input");
@@ -25,7 +26,9 @@ class Deed {
     this.form = document.createElement("form");
     this.reason = field("Why", { required: "reason" in this.data && this.data.reason !== "optional", maxLength: 500, name: "reason" }, "kept with the decision");
     this.author = field("Your name", { required: this.data.author === "required", maxLength: 60, name: "author" }, "shown beside it");
-    this.hours = field("For how many hours", { type: "number", min: "0.1", max: "8784", step: "any", name: "hours" }, "empty: until somebody ends it");
+    this.hours = field("For how many hours", { type: "number", min: "0.1", max: "8784", step: "any", name: "hours", required: this.data.hours === "required" }, this.data.hours === "required" ? "" : "empty: until somebody ends it");
+    this.fields = JSON.parse(this.data.fields || "[]").map(([name, label, value, required]) => // from the button itself
+      field(label, { name, value, required, maxLength: 1000 }));
     this.typed = field(`Type ${this.data.typed} to confirm`, { name: "typed", required: true, spellcheck: false });
     this.token = field("The monitor's token", { type: "password", required: true, name: "token" });
     this.keep = field("Keep the token until this tab is closed", { type: "checkbox", name: "keep" });
@@ -40,8 +43,10 @@ class Deed {
     const { data } = this;
     const kept = sessionStorage.getItem(KEPT);
     if (kept) [this.token.input.value, this.keep.input.checked] = [kept, true];
+    this.author.input.value = sessionStorage.getItem(NAME) ?? "";
     const asked = [
-      "reason" in data ? this.reason : null, "hours" in data ? this.hours : null, this.author,
+      ...this.fields, "reason" in data ? this.reason : null, "hours" in data ? this.hours : null,
+      data.author === "no" ? null : this.author,
       data.typed ? this.typed : null, this.token, this.keep,
     ];
     const buttons = build(["p", { class: "buttons" }]);
@@ -63,7 +68,8 @@ class Deed {
     });
     this.dialog.addEventListener("close", () => {
       this.dialog.remove();
-      if (this.button.isConnected) this.button.focus();
+      const stays = this.button.isConnected ? this.button : document.querySelector("#acts button");
+      stays?.focus(); // what is done may need no button any more
     });
   }
 
@@ -75,29 +81,42 @@ class Deed {
 
   #body() {
     const body = JSON.parse(this.data.more || "{}"); // from the button itself
-    if ("reason" in this.data) body.reason = this.reason.input.value;
+    if ("reason" in this.data && this.reason.input.value.trim()) body.reason = this.reason.input.value;
     if ("hours" in this.data && this.hours.input.value) body.hours = Number(this.hours.input.value);
+    for (const { input } of this.fields) if (input.value.trim()) body[input.name] = input.value;
     if (this.author.input.value.trim()) body.author = this.author.input.value;
     return body;
   }
 
   async #send() {
     const token = this.token.input.value.trim();
-    if (this.keep.input.checked) sessionStorage.setItem(KEPT, token);
-    else sessionStorage.removeItem(KEPT);
+    const kept = { [KEPT]: token, [NAME]: this.author.input.value };
+    for (const [name, value] of Object.entries(kept)) {
+      if (this.keep.input.checked) sessionStorage.setItem(name, value);
+      else sessionStorage.removeItem(name);
+    }
     this.go.disabled = true;
     this.#say("", "Asking the monitor …");
     try {
       const answer = await fetch(this.data.path, {
-        method: this.data.method, body: JSON.stringify(this.#body()), cache: "no-store",
+        method: this.data.method, cache: "no-store",
+        body: this.data.method === "GET" ? undefined : JSON.stringify(this.#body()),
         headers: { Authorization: `Bearer ${token}`, "Content-Type": "application/json" },
       });
-      const said = await answer.json();
+      const said = this.data.save && answer.ok ? await this.#save(answer) : await answer.json();
       if (answer.ok) this.#done(said);
       else this.#failed(`Refused (${answer.status}): ${said.error}`);
     } catch (error) {
       this.#failed(`No answer: ${error.message}`);
     }
+  }
+
+  // As a download: a link would carry no token.
+  async #save(answer) {
+    const url = URL.createObjectURL(await answer.blob());
+    build(["a", { href: url, download: this.data.save }]).click();
+    setTimeout(() => URL.revokeObjectURL(url), 60_000);
+    return {};
   }
 
   #failed(text) {
@@ -107,13 +126,14 @@ class Deed {
 
   #done(said) {
     this.#say("good", ["Done.", said.reset, said.note].filter(Boolean).join(" "));
-    if (said.incident_id) {
+    if (said.incident_id && !location.pathname.endsWith(encodeURIComponent(said.incident_id))) {
       this.answer.append(" ", build(["a", { href: `/incidents/${encodeURIComponent(said.incident_id)}` }, said.incident_id]));
     }
     for (const one of this.form.querySelectorAll("label")) one.remove();
     this.go.remove();
     this.leave.textContent = "Close";
     this.leave.focus();
+    document.dispatchEvent(new Event("lightkeeper:done"));
   }
 
   #say(tone, text) {

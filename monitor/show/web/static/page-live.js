@@ -18,11 +18,13 @@ function put(next) {
   const main = document.getElementById("main");
   const held = read(main);
   const top = held?.getBoundingClientRect().top;
+  const acting = document.activeElement?.closest("#acts"); // its button may be needed no more
   for (const id of ["chips", "main"]) {
     const wanted = next.getElementById(id);
     if (wanted) patch(document.getElementById(id), wanted);
   }
   if (held?.isConnected) scrollBy(0, held.getBoundingClientRect().top - top);
+  if (acting && document.activeElement === document.body) acting.querySelector("button")?.focus();
   document.title = next.title;
 }
 
@@ -74,6 +76,7 @@ export function follow({ onNews, onAway }) {
     isAway = true;
     onAway(heard);
   }, 500);
+  document.addEventListener("lightkeeper:done", ask); // a dialog has changed something
   document.addEventListener("visibilitychange", () => {
     if (document.hidden || !everyMs) return;
     heard = Date.now(); // nothing was asked

@@ -5,6 +5,7 @@ import { showActs } from "./page-acts.js";
 import { Grid } from "./page-grid.js";
 import { showKeys } from "./page-keys.js";
 import { follow } from "./page-live.js";
+import { showCopies } from "./page-work.js";
 import { localise } from "./sections.js";
 
 const away = document.getElementById("away");
@@ -30,4 +31,5 @@ document.body.classList.add("scripted");
 localise(document);
 showKeys(grid);
 showActs();
+showCopies();
 follow({ onNews: () => grid.refresh(), onAway: showAway });

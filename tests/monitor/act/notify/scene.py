@@ -14,12 +14,14 @@ from lightkeeper.monitor.metric import new_page
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Guard, Hold
 from lightkeeper.monitor.model.incident import Incident, State, Transition
+from lightkeeper.monitor.model.work import Work
 from tests.http_server import FakeServer
 from tests.monitor.doubles import Memory
 from tests.monitor.fakes import Page, wait_until
 from tests.monitor.samples import incident
 
 NOW_S = 1_000_000.0
+NO_WORK = Work()
 
 
 class Receiver(FakeServer):
@@ -49,6 +51,8 @@ class Bench:
     ) -> None:
         self.memory = memory
         self.metrics = new_page()
+        self.places: list[tuple[str, str, str]] = []
+        """Incident, sink and URL of each message whose receiver said where it is."""
         self.notifier = Notifier(
             sinks,
             fetcher=fetcher,
@@ -57,16 +61,18 @@ class Bench:
             config=KeeperConfig(**{f"notify_{name}": value for name, value in times.items()}),
             url="http://head:8470",
             remembered=[(*key, json.loads(body)) for key, body in memory.notices.items()],
+            sent=lambda *place: self.places.append(place),
             first_s=0.02,
         )
 
     def tell(
-        self, *incidents: Incident, now_s: float = NOW_S, decisions=None, evictions=()
-    ) -> None:
+        self, *incidents: Incident, now_s: float = NOW_S, decisions=None, evictions=(),
+        work: Work = NO_WORK,
+    ) -> None:  # fmt: skip
         rows = dict(decisions or {})
         for eviction in evictions:  # before what was decided then
             rows[eviction.incident_id] = (eviction, *rows.get(eviction.incident_id, ()))
-        self.notifier.push(NoticeFacts(now_s, incidents, rows))
+        self.notifier.push(NoticeFacts(now_s, incidents, rows, work=work))
 
     def counted(self, sink: str, outcome: str) -> float:
         labels = {"sink": sink, "outcome": outcome}

@@ -70,6 +70,8 @@ def test_the_webhooks_message() -> None:
             "confidence": "likely",
             "fingerprint": "not_entered rg_1.0",
             "first_seen_s": 100.0,
+            "acknowledged_by": None,
+            "assignee": None,
         },
     }
 
