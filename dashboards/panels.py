@@ -14,16 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypedDict, Unpack
 
 from lightkeeper.dashboards.selectors import (
-    BLUE,
-    GREEN,
     GREY,
-    MONITOR,
     NO_DATA,
-    ORANGE,
+    OF_JOB,
     PLACE,
-    RED,
     RUNBOOKS,
     Values,
+    mon,
 )
 
 Json = dict[str, Any]
@@ -32,9 +29,7 @@ Levels = Mapping[float, str]
 Links = Mapping[str, str]
 """Title and address of what a click offers."""
 DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
-_NEVER_SHOWN: Final = ("Time", "__name__", "job", "instance")
-_UNKNOWN: Final = "–"
-"""A cell of which nothing is known."""
+_NEVER_SHOWN: Final = {"Time", "__name__", "_order", "job", "instance", "cluster", "namespace"}
 
 
 class PanelShape(TypedDict, total=False):
@@ -60,42 +55,42 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnStyle:
-    """How a table column looks; its name is the label's, or `Value #A` for query A."""
+class Column:
+    """A table's column: a label (of the same name, if no other is said), or the value of a query;
+    without a title it is not shown.
+    """
 
-    name: str
-    title: str = ""
+    title: str
+    width: int = 0
+    label: str = ""
+    expr: str = ""
     unit: str = ""
     levels: Levels = field(default_factory=dict)
     values: Values = field(default_factory=dict)
     prefix: str = ""
     """Of every value that is not in `values`: a text that alarms."""
     links: Links = field(default_factory=dict)
-    width: int = 0
     decimals: int | None = None
     gauge: bool = False
     """True: a bar as long as the value."""
 
     def override(self) -> Json:
-        cell = "gauge" if self.gauge else "color-text"
-        coloured = self.levels or self.values or self.prefix or self.gauge
+        cell: Json = {"type": "gauge", "mode": "basic"} if self.gauge else {"type": "color-text"}
+        named = self.values or self.prefix
         said = {
             "unit": self.unit,
             "decimals": self.decimals,
-            "noValue": _UNKNOWN,
+            "noValue": "–",  # else an empty cell has the text of the empty panel
+            "min": 0 if self.gauge else None,
             "mappings": _named(self.values, prefix=self.prefix),
             "thresholds": _thresholds(self.levels) if self.levels else None,
-            "custom.cellOptions": {"type": cell} if coloured else None,
-            "links": _links(self.links),
+            "custom.cellOptions": cell if self.levels or named or self.gauge else None,
+            "custom.align": "left" if named else None,
             "custom.width": self.width or None,
+            "links": _links(self.links),
         }
         listed = [{"id": key, "value": v} for key, v in said.items() if v not in (None, "", [])]
-        return _override(self.title or self.name, *listed)
-
-
-def _override(series: str, *properties: Json) -> Json:
-    matcher = {"id": "byName", "options": series}
-    return {"matcher": matcher, "properties": list(properties)}
+        return {"matcher": {"id": "byName", "options": self.title}, "properties": listed}
 
 
 def _thresholds(levels: Levels) -> Json:
@@ -111,12 +106,12 @@ def _named(values: Values, *, empty: str = "", prefix: str = "") -> list[Json]:
         for index, (value, (text, colour)) in enumerate(values.items())
     }
     made: list[Json] = [{"type": "value", "options": named}] if named else []
-    if empty:
-        result = {"text": empty, "color": GREY, "index": len(named)}
-        made.append({"type": "special", "options": {"match": "null+nan", "result": result}})
-    if prefix:
-        result = {"text": f"{prefix}$1", "color": ORANGE, "index": len(named)}
-        made.append({"type": "regex", "options": {"pattern": "(.+)", "result": result}})
+    for kind, match, text, colour in (
+        ("special", {"match": "null+nan"}, empty, GREY),
+        ("regex", {"pattern": "(.+)"}, prefix and f"{prefix}$1", "orange"),
+    ):
+        result = {"text": text, "color": colour, "index": len(named)}
+        made += [{"type": kind, "options": {**match, "result": result}}] if text else []
     return made
 
 
@@ -143,7 +138,8 @@ def _panel(
     ]  # fmt: skip
     fields = {
         "unit": shape.get("unit", "none"), "noValue": shape.get("empty", NO_DATA),
-        "links": _links(shape.get("links", {})), "custom": custom or {}, **defaults,
+        "links": _links(shape.get("links", {})), "custom": custom or {},
+        "thresholds": _thresholds({}), **defaults,
     }  # fmt: skip
     if "decimals" in shape:
         fields["decimals"] = shape["decimals"]
@@ -156,18 +152,12 @@ def _panel(
 
 
 def tile(
-    title: str,
-    *queries: Query,
-    says: str,
-    levels: Levels | None = None,
-    values: Values | None = None,
-    text: str = "auto",
-    **shape: Unpack[PanelShape],
-) -> Json:
+    title: str, *queries: Query, says: str, levels: Levels | None = None,
+    values: Values | None = None, text: str = "auto", **shape: Unpack[PanelShape],
+) -> Json:  # fmt: skip
     """One number now, or a few, on a background that shows how bad it is; `text`: what is written
     (`value`, `name` of the series, `value_and_name`).
     """
-    empty = shape.get("empty", NO_DATA)
     return _panel(
         "stat", title, says, queries, shape,
         instant=True,  # over a range, a stopped series would look fine
@@ -176,137 +166,109 @@ def tile(
             "textMode": text, "orientation": "vertical", "text": {"titleSize": 14, "valueSize": 26},
             "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
         },
-        mappings=_named(values or {}, empty=empty), thresholds=_thresholds(levels or {}),
-        color={"mode": "thresholds"},
+        mappings=_named(values or {}, empty=shape.get("empty", NO_DATA)),
+        thresholds=_thresholds(levels or {}), color={"mode": "thresholds"},
     )  # fmt: skip
 
 
 def curves(
-    title: str,
-    *queries: Query,
-    says: str,
-    stacked: bool = False,
-    bars: bool = False,
-    many: bool = False,
-    colours: Mapping[str, str] | None = None,
-    floor: float | None = 0,
-    coarse: str = "",
-    **shape: Unpack[PanelShape],
-) -> Json:
-    """Values over time.
-
-    Args:
-        title: of the panel.
-        queries: of its series.
-        says: what it shows, and what to do about it.
-        stacked: one above the other.
-        bars: for counts.
-        many: a series for each of many groups or ranks; their names stand at the right.
-        colours: by name of the series.
-        floor: the lowest value shown; None: what there is.
-        coarse: the shortest time between two points.
-        shape: as of any panel.
+    title: str, *queries: Query, says: str, stacked: bool = False, bars: bool = False,
+    many: bool = False, colours: Mapping[str, str] | None = None, floor: float | None = 0,
+    coarse: str = "", **shape: Unpack[PanelShape],
+) -> Json:  # fmt: skip
+    """Values over time, or counts as `bars`; `many`: of groups or ranks, whose names stand at the
+    right; `colours`: by name of the series; `coarse`: the shortest time between two points.
     """
-    stacking = {"mode": "normal" if stacked or bars else "none", "group": "A"}
-    names = {"displayMode": "table", "placement": "right", "calcs": ["lastNotNull"], "width": 190,
-             "sortBy": "Last *", "sortDesc": True}  # fmt: skip
+    legend: Json = {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []}
+    if many:
+        legend |= {"displayMode": "table", "placement": "right", "calcs": ["lastNotNull"],
+                   "width": 190, "sortBy": "Last *", "sortDesc": True}  # fmt: skip
     panel = _panel(
         "timeseries", title, says, queries, shape,
-        options={
-            "legend": {"displayMode": "list", "placement": "bottom", "calcs": [],
-                       **(names if many else {}), "showLegend": True},
-            "tooltip": {"mode": "multi", "sort": "desc"},
-        },
+        options={"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}},
         custom={
             "drawStyle": "bars" if bars else "line", "lineWidth": 1, "showPoints": "never",
-            "fillOpacity": 70 if bars else 25 if stacked else 0, "stacking": stacking,
+            "fillOpacity": 70 if bars else 25 if stacked else 0,
+            "stacking": {"mode": "normal" if stacked or bars else "none", "group": "A"},
             **({} if floor is None else {"axisSoftMax": 1}),
         },
-        color={"mode": "palette-classic"},
-        **({} if floor is None else {"min": floor}),
+        color={"mode": "palette-classic"}, **({} if floor is None else {"min": floor}),
     )  # fmt: skip
     if coarse or bars:
         panel["interval"] = coarse or "1m"
     panel["fieldConfig"]["overrides"] = [
-        _override(
-            series, {"id": "color", "value": {"mode": "fixed", "fixedColor": colour}}
-        )
+        {
+            "matcher": {"id": "byName", "options": series},
+            "properties": [{"id": "color", "value": {"mode": "fixed", "fixedColor": colour}}],
+        }
         for series, colour in (colours or {}).items()
     ]
     return panel
 
 
 def states(
-    title: str, *queries: Query, says: str, values: Values, **shape: Unpack[PanelShape]
+    title: str, query: Query, *, says: str, values: Values, **shape: Unpack[PanelShape]
 ) -> Json:
     """One band per series, coloured by its value."""
     return _panel(
-        "state-timeline", title, says, queries, shape,
+        "state-timeline", title, says, [query], shape,
         options={
             "showValue": "never", "mergeValues": True, "rowHeight": 0.8, "perPage": 100,
             "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
             "tooltip": {"mode": "single"},
         },
         custom={"fillOpacity": 80, "lineWidth": 0}, mappings=_named(values),
-        color={"mode": "thresholds"}, thresholds=_thresholds({}),
+        color={"mode": "thresholds"},
     )  # fmt: skip
 
 
 def rows(
-    title: str,
-    queries: Sequence[str],
-    columns: Sequence[ColumnStyle],
-    *,
-    says: str,
-    hidden: Sequence[str] = (),
-    sort: str = "",
+    title: str, *columns: Column, says: str, sort: str = "", hidden: Sequence[str] = (),
     **shape: Unpack[PanelShape],
-) -> Json:
+) -> Json:  # fmt: skip
     """One line for each set of labels, with the value of each query; columns in this order, sorted
     by the one named, the largest first.
     """
-    panel = _panel(
-        "table", title, says, map(Query, queries), shape, instant=True, form="table",
-        options={
-            "cellHeight": "sm", "showHeader": True,
-            "sortBy": [{"displayName": sort, "desc": True}] if sort else [],
-        },
-        custom={"align": "auto", "minWidth": 50}, color={"mode": "thresholds"},
-        thresholds=_thresholds({}),
-    )  # fmt: skip
-    shown = {
-        "excludeByName": dict.fromkeys((*_NEVER_SHOWN, *hidden), True),
-        "indexByName": {column.name: index for index, column in enumerate(columns)},
-        "renameByName": {column.name: column.title for column in columns if column.title},
+    queries = [Query(column.expr) for column in columns if column.expr]
+    values = iter([f"Value #{chr(ord('A') + n)}" for n in range(len(queries))])
+    several = len(queries) > 1
+    names = [
+        (next(values) if several else "Value") if column.expr else column.label or column.title
+        for column in columns
+    ]
+    shown = {name: column for name, column in zip(names, columns, strict=True) if column.title}
+    organized = {
+        "excludeByName": dict.fromkeys(sorted({*_NEVER_SHOWN, *hidden, *names} - {*shown}), True),
+        "indexByName": {name: index for index, name in enumerate(shown)},
+        "renameByName": {n: column.title for n, column in shown.items() if column.title != n},
     }
-    merged = [{"id": "merge", "options": {}}] if len(queries) > 1 else []
-    panel["transformations"] = [*merged, {"id": "organize", "options": shown}]
-    panel["fieldConfig"]["overrides"] = [column.override() for column in columns]
+    panel = _panel(
+        "table", title, says, queries, shape, instant=True, form="table",
+        options={"cellHeight": "sm", "showHeader": True,
+                 "sortBy": [{"displayName": sort, "desc": True}] if sort else []},
+        custom={"align": "auto", "minWidth": 50}, color={"mode": "thresholds"},
+    )  # fmt: skip
+    merged = [{"id": "merge", "options": {}}] if several else []
+    panel["transformations"] = [*merged, {"id": "organize", "options": organized}]
+    panel["fieldConfig"]["overrides"] = [column.override() for column in shown.values()]
     return panel
 
 
 def heat(
-    title: str,
-    query: Query,
-    *,
-    says: str,
-    value: str,
-    buckets: bool = False,
-    bounds: tuple[float, float] | None = None,
-    **shape: Unpack[PanelShape],
-) -> Json:
-    """A row for each series, the first on top (`buckets`: for each `le` of a histogram), coloured
-    by its value.
+    title: str, query: Query, *, says: str, value: str, buckets: bool = False,
+    bounds: tuple[float, float] = (0, 1), **shape: Unpack[PanelShape],
+) -> Json:  # fmt: skip
+    """A row for each series, the first on top, coloured by its value: `bounds` are those of the
+    first and the last colour; or (`buckets`) a row for each `le` of a histogram.
 
-    `value` says what a cell measures; `bounds` are the values of the first and the last colour.
-    Neither way of colouring is turned round in the dark theme.
+    `value` says what a cell measures. Neither way of colouring is turned round in the dark theme.
     """
     unit = shape.get("unit", "none")
     cells: PanelShape = {**shape, "unit": "none" if buckets else unit}
-    colour: Json = {"mode": "opacity", "fill": BLUE, "exponent": 0.5, "steps": 64}
-    if bounds is not None:
-        colour = {"mode": "scheme", "scheme": "Turbo", "steps": 64,
-                  "min": bounds[0], "max": bounds[1]}  # fmt: skip
+    colour: Json = {"mode": "scheme", "scheme": "Turbo", "steps": 64,
+                    "min": bounds[0], "max": bounds[1]}  # fmt: skip
+    if buckets:
+        colour = {"mode": "opacity", "fill": "blue", "exponent": 0.5, "steps": 64}
     return _panel(
         "heatmap", title, says, [query], cells, form="heatmap" if buckets else "time_series",
         options={
@@ -324,29 +286,23 @@ def heat(
 _TAG: Final = "lightkeeper"
 _SHOWN: Final = ("40", "10", "20", "100")
 """How many groups or ranks a panel may show, the first unless somebody chooses."""
-PLACED: Final = "${cluster:queryparam}&${namespace:queryparam}"
-_KEPT: Final = f"${{__url_time_range}}&{PLACED}&${{job:queryparam}}"
+_KEPT: Final = "${__url_time_range}&${cluster:queryparam}&${namespace:queryparam}&${job:queryparam}"
 """Kept in links to other dashboards."""
 _RANK_PAGES: Final = {
-    "Page of the rank": "/ranks/{}",
-    "Stacks now": "/v1/ranks/{}/stacks",
-    "Flight record": "/v1/ranks/{}/flight_recorder",
-    "State": "/v1/ranks/{}/state",
-}
-_INFO: Final = f'lightkeeper_job_info{{{PLACE}, job_id="$job"}}'
-_GROUPS: Final = f"lightkeeper_group_state{{{MONITOR}}}"
-_OWN: Final = f'lightkeeper_rank_info{{{PLACE}, job_id="$job", replica_group=~"$group"'
+    "Page of the rank": "/ranks/{}", "Stacks now": "/v1/ranks/{}/stacks",
+    "Flight record": "/v1/ranks/{}/flight_recorder", "State": "/v1/ranks/{}/state",
+}  # fmt: skip
+INFO: Final = f"lightkeeper_job_info{{{OF_JOB}}}"
+_OWN: Final = f'lightkeeper_rank_info{{{OF_JOB}, replica_group=~"$group"'
+_YOURS: Final = "A label of yours; empty without it."
 _CHOICES: Final = (
-    ("cluster", "Cluster", "label_values(lightkeeper_job_info, cluster)",
-     "A label of yours; empty without it."),
+    ("cluster", "Cluster", "label_values(lightkeeper_job_info, cluster)", _YOURS),
     ("namespace", "Namespace", 'label_values(lightkeeper_job_info{cluster="$cluster"}, namespace)',
-     "A label of yours; empty without it."),
-    ("job", "Job", f"label_values(lightkeeper_job_info{{{PLACE}}}, job_id)",
-     "The job that is shown."),
-    ("instance", "Monitor", f"label_values({_INFO}, instance)", "Monitors of the job."),
-    ("monitor_url", "Monitor's URL", f"label_values({_INFO}, url)",
-     "Where your browser reaches the monitor, as its --public-url says."),
-    ("group", "Group", f"label_values({_GROUPS}, replica_group)", "Replica groups of the job."),
+     _YOURS),
+    ("job", "Job", f"label_values(lightkeeper_job_info{{{PLACE}}}, job_id)", "The job shown."),
+    ("instance", "Monitor", f"label_values({INFO}, instance)", "Monitors of the job."),
+    ("monitor_url", "Monitor's URL", f"label_values({INFO}, url)", "Its --public-url."),
+    ("group", "Group", f"label_values({mon('group_state')}, replica_group)", "Of the job."),
     ("run", "Run", f"label_values({_OWN}}}, run)", "Starts of the job, by time (UTC)."),
     ("host", "Host", f'label_values({_OWN}, run=~"$run"}}, host)', "Hosts of these groups."),
     ("rank", "Rank", f'label_values({_OWN}, run=~"$run", host=~"$host"}}, rank)',
@@ -356,7 +312,7 @@ _CHOICES: Final = (
 _SINGLE: Final = ("cluster", "namespace", "job", "monitor_url")
 """Of these one is chosen: of two jobs at once, the lucky one would hide the other."""
 _ALL: Final = {"group": ".+", "host": ".+", "rank": ".+", "run": ".*"}
-"""What "All" stands for, besides of what there is: of a thousand groups the list is too long, and
+"""What "All" stands for, besides for what there is: of a thousand groups the list is too long, and
 ranks that no monitor lists to Prometheus have no run."""
 HOST_DASHBOARDS: Final = {
     "node_dashboard": ("Dashboard of nodes", "/d/rYdddlPWk?var-nodename="),
@@ -368,30 +324,23 @@ variables, to be changed in the dashboard's settings."""
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """One dashboard: its questions are its rows; an empty question continues the one above."""
+    """One dashboard: its questions are its rows."""
 
     uid: str
     title: str
     about: str
-    rows: Sequence[tuple[str, Sequence[Json]]]
+    rows: Mapping[str, Sequence[Json]]
 
     def to_json(self) -> Json:
-        panels = list(_placed(self.rows))
-        annotations = _annotations()
+        panels, annotations = list(_placed(self.rows)), list(_annotations())
         used = json.dumps([panels, annotations])
         links = [
             {"type": "dashboards", "title": "Lightkeeper", "tags": [_TAG], "keepTime": True,
-             "includeVars": True, "asDropdown": False, "targetBlank": False, "icon": "",
-             "tooltip": "", "url": ""},
-            *(
-                {"type": "link", "title": title, "url": url, "icon": icon, "tooltip": tooltip,
-                 "targetBlank": True, "tags": [], "keepTime": False, "includeVars": False,
-                 "asDropdown": False}
-                for title, url, icon, tooltip in (
-                    ("Monitor's page", "${monitor_url}", "external link", "The job now, incidents"),
-                    ("Runbooks", RUNBOOKS, "doc", "What to do about each alert"),
-                )
-            ),
+             "includeVars": True, "asDropdown": False, "targetBlank": False},
+            {"type": "link", "title": "Monitor's page", "url": "${monitor_url}",
+             "icon": "external link", "tooltip": "The job now, incidents", "targetBlank": True},
+            {"type": "link", "title": "Runbooks", "url": RUNBOOKS, "icon": "doc",
+             "tooltip": "What to do about each alert", "targetBlank": True},
         ]  # fmt: skip
         return {
             "uid": self.uid, "title": self.title, "description": self.about, "tags": [_TAG],
@@ -402,30 +351,27 @@ class Board:
         }  # fmt: skip
 
 
-def _placed(questions: Sequence[tuple[str, Sequence[Json]]]) -> Iterator[Json]:
+def _placed(questions: Mapping[str, Sequence[Json]]) -> Iterator[Json]:
     """Panels from left to right, below each other where a row is full."""
-    top, number = 0, 0
-    for question, panels in questions:
-        left = high = 0
-        if question:
-            number += 1
-            spot = {"x": 0, "y": top, "w": 24, "h": 1}
-            yield {"type": "row", "title": question, "id": number, "gridPos": spot,
-                   "collapsed": False, "panels": []}  # fmt: skip
-            top += 1
+    top = number = 0
+    for question, panels in questions.items():
+        spot = {"x": 0, "y": top, "w": 24, "h": 1}
+        yield {"type": "row", "title": question, "id": (number := number + 1), "gridPos": spot,
+               "collapsed": False, "panels": []}  # fmt: skip
+        top, left, high = top + 1, 0, 0
         for panel in panels:
             spot = panel["gridPos"]
             if left + spot["w"] > 24:
                 top, left, high = top + high, 0, 0
-            number += 1
-            yield {**panel, "id": number, "gridPos": {**spot, "x": left, "y": top}}
+            place = {**spot, "x": left, "y": top}
+            yield {**panel, "id": (number := number + 1), "gridPos": place}
             left, high = left + spot["w"], max(high, spot["h"])
         top += high
 
 
 def _variables(used: str) -> Iterator[Json]:
     """Those that occur in `used`, and those on which they depend."""
-    names, before = {"job", "instance", "monitor_url"}, None
+    names, before = {"job", "instance", "monitor_url"}, set[str]()
     while names != before:
         before = set(names)
         texts = [used, *(query for name, _, query, _ in _CHOICES if name in names)]
@@ -435,13 +381,13 @@ def _variables(used: str) -> Iterator[Json]:
     for name, label, query, about in _CHOICES:
         if name in names:
             single = name in _SINGLE
-            every = {"allValue": _ALL[name]} if name in _ALL else {}
             yield {
                 "type": "query", "name": name, "label": label, "description": about,
                 "query": query, "datasource": DATASOURCE, "refresh": 2, "sort": 7, "regex": "",
-                "multi": not single, "includeAll": not single, **every,
+                "multi": not single, "includeAll": not single,
                 "hide": 2 if name == "monitor_url" else 0,
                 "current": {} if single else {"text": "All", "value": "$__all"},
+                **({"allValue": _ALL[name]} if name in _ALL else {}),
             }  # fmt: skip
     if "topn" in names:
         options = [{"text": n, "value": n, "selected": n == _SHOWN[0]} for n in _SHOWN]
@@ -454,24 +400,22 @@ def _variables(used: str) -> Iterator[Json]:
                    "current": {"text": url, "value": url}}  # fmt: skip
 
 
-def _annotations() -> list[Json]:
+def _annotations() -> Iterator[Json]:
     """Marks on all curves; what lasts is a region."""
-    marks = (
-        ("Incidents", RED, "{{kind}}: {{replica_group}}", "max by (incident, kind, replica_group) "
-         f'(lightkeeper_incident_first_seen_timestamp_seconds{{{MONITOR}, state=~"firing|evicting"}})'),
-        ("Evictions", ORANGE, "evicted for {{kind}}: {{outcome}}",
-         f"changes(lightkeeper_evictions_total{{{MONITOR}}}[30s]) > 0 or "
-         f"lightkeeper_evictions_total{{{MONITOR}}} unless "
-         f"last_over_time(lightkeeper_evictions_total{{{MONITOR}}}[5m] offset 30s)"),
-        ("Pauses", BLUE, "evictions are paused", f"max(lightkeeper_paused{{{MONITOR}}}) > 0"),
-        ("Runs", GREEN, "the job started: {{run}}",
-         f"{_INFO} unless on (run) last_over_time({_INFO}[5m] offset 30s)"),
-    )  # fmt: skip
-    return [
-        {"name": name, "datasource": DATASOURCE, "enable": True, "iconColor": colour,
-         "expr": expr, "step": "30s", "titleFormat": title}
-        for name, colour, title, expr in marks
-    ]  # fmt: skip
+    seen = mon("incident_first_seen_timestamp_seconds", 'state=~"firing|evicting"')
+    evicted = mon("evictions_total")
+    before = f"last_over_time({evicted}[5m] offset 30s)"
+    for name, colour, title, expr in (
+        ("Incidents", "red", "{{kind}}: {{replica_group}}",
+         f"max by (incident, kind, replica_group) ({seen})"),
+        ("Evictions", "orange", "evicted for {{kind}}: {{outcome}}",
+         f"{evicted} - {before} > 0 or {evicted} unless {before}"),
+        ("Pauses", "blue", "evictions are paused", f"max({mon('paused')}) > 0"),
+        ("Runs", "green", "the job started: {{run}}",
+         f"{INFO} unless on (run) last_over_time({INFO}[5m] offset 30s)"),
+    ):  # fmt: skip
+        yield {"name": name, "datasource": DATASOURCE, "enable": True, "iconColor": colour,
+               "expr": expr, "step": "30s", "titleFormat": title}  # fmt: skip
 
 
 def more(title: str, uid: str) -> dict[str, str]:
@@ -479,19 +423,17 @@ def more(title: str, uid: str) -> dict[str, str]:
     return {title: f"/d/{uid}?{_KEPT}"}
 
 
-def rank_links(*, series: bool) -> dict[str, str]:
-    """Pages of the rank of a series or table row; the monitor proxies them."""
-    group, rank = (_label(name, series=series) for name in ("replica_group", "rank"))
-    pages = {
-        title: "${monitor_url}" + path.format(f"{group}.{rank}")
-        for title, path in _RANK_PAGES.items()
-    }
-    chosen = f"var-group={group}&var-rank={rank}"
-    return {**pages, "Dashboard of the rank": f"/d/lightkeeper-rank?{_KEPT}&{chosen}"}
+def rank_links(*, series: bool = False) -> dict[str, str]:
+    """Pages of the rank of a table row or series; the monitor proxies them."""
+    group, rank = _label("replica_group", series=series), _label("rank", series=series)
+    name = f"{group}.{rank}"
+    pages = {title: "${monitor_url}" + path.format(name) for title, path in _RANK_PAGES.items()}
+    own = f"/d/lightkeeper-rank?{_KEPT}&var-group={group}&var-rank={rank}"
+    return {**pages, "Dashboard of the rank": own}
 
 
-def group_links(*, series: bool) -> dict[str, str]:
-    """Pages of the replica group of a series or table row."""
+def group_links(*, series: bool = False) -> dict[str, str]:
+    """Pages of the replica group of a table row or series."""
     group = _label("replica_group", series=series)
     return {
         "Page of the group": "${monitor_url}/groups/" + group,

@@ -11,30 +11,43 @@ from typing import Final
 
 PLACE: Final = 'cluster="$cluster", namespace="$namespace"'
 """Both are empty where Prometheus adds no such labels."""
-MONITOR: Final = f'{PLACE}, instance=~"$instance"'
-"""For metrics that a monitor exports; `$instance` holds the monitors of `$job`."""
 MONITOR_URL: Final = "http://127.0.0.1:8470"
 """A monitor on this machine; `export --monitor-url` puts yours into the alerts."""
 RUNBOOKS: Final = "${monitor_url}/runbooks"
 """The monitor's own page of them."""
 NO_DATA: Final = "no data"
 """Shown by an empty panel that should never be empty."""
-GROUP: Final = MONITOR + ', replica_group=~"$group"'
-"""For those it exports for each group or rank."""
-RANK: Final = (
-    f'{PLACE}, job_id="$job", run=~"$run", replica_group=~"$group", rank=~"$rank"'
-)
-"""For metrics that a rank exports itself; the monitor's list of targets adds the run."""
-_RANKS_INFO: Final = f'lightkeeper_rank_info{{{RANK}, host=~"$host"}}'
+_MONITOR: Final = f'{PLACE}, instance=~"$instance"'
+OF_MONITOR: Final = f"{{{_MONITOR}}}"
+OF_JOB: Final = f'{PLACE}, job_id="$job"'
+
+
+def mon(name: str, *more: str) -> str:
+    """A metric that a monitor exports; `$instance` holds the monitors of `$job`."""
+    return f"lightkeeper_{name}{{{', '.join((_MONITOR, *more))}}}"
+
+
+def grp(name: str) -> str:
+    """One that it exports for each group or rank."""
+    return mon(name, 'replica_group=~"$group"')
+
+
+def own(name: str, *more: str) -> str:
+    """One that a rank exports itself; the monitor's list of targets adds the run."""
+    chosen = (OF_JOB, 'run=~"$run"', 'replica_group=~"$group"', 'rank=~"$rank"', *more)
+    return f"lightkeeper_rank_{name}{{{', '.join(chosen)}}}"
+
 
 # -- what happened, and what is not known ---------------------------------------------------------
 
-ZERO: Final = f"0 * max(lightkeeper_self_health_scale{{{MONITOR}}})"
+ZERO: Final = f"0 * max({mon('self_health_scale')})"
 """No event so far, while a monitor is there to see one: `vector(0)` would stay a green 0 after the
 monitor died.
 """
+UNSEEN: Final = f"absent({mon('self_health_scale')})"
 NOT_SEEN: Final = "monitor not seen"
-ALONE: Final = f"({ZERO} unless on () lightkeeper_lighthouse_up{{{MONITOR}}})"
+_ACTS: Final = mon("lighthouse_up")
+ALONE: Final = f"({ZERO} unless on () {_ACTS})"
 """0 where no monitor has a Lighthouse: there is no quorum, and nobody is evicted."""
 NO_LIGHTHOUSE: Final = "no Lighthouse"
 """What panels say of that, neither a number nor a colour that alarms."""
@@ -43,12 +56,6 @@ NO_LIGHTHOUSE: Final = "no Lighthouse"
 def called(expr: str, label: str, text: str) -> str:
     """`expr` with a label that says `text`."""
     return f'label_replace({expr}, "{label}", "{text}", "", "")'
-
-
-def or_unseen(expr: str, label: str) -> str:
-    """`expr`, a time in milliseconds; without a monitor one row that says so: nobody looks."""
-    now = f"absent(lightkeeper_self_health_scale{{{MONITOR}}}) * time() * 1000"
-    return f"{expr} or {called(now, label, NOT_SEEN)}"
 
 
 def or_none(expr: str, label: str, *, acts: bool = False) -> str:
@@ -60,19 +67,19 @@ def or_none(expr: str, label: str, *, acts: bool = False) -> str:
     zero = called(ZERO, label, "none")
     if acts:
         alone = called(f"{ALONE} - 1", label, NO_LIGHTHOUSE)
-        zero = f"({alone} or ({zero} and on () lightkeeper_lighthouse_up{{{MONITOR}}}))"
+        zero = f"({alone} or ({zero} and on () {_ACTS}))"
     return f"({expr}) or ({zero} unless on () ({expr}))"
 
 
-def grown(counter: str, by: str, within: str = "$__range") -> str:
-    """By how much counters grew, including those that appeared within the time.
+def grown(counter: str, by: str) -> str:
+    """By how much counters grew in the shown time, including those that appeared within it.
 
     A counter with labels appears at its first event, with 1: `increase` alone never sees that
     event, which for evictions is most of them. A counter is new if it had no sample in the five
     minutes before the time: after a missed scrape its whole total must not count again.
     """
-    before = f"last_over_time({counter}[5m] offset {within})"
-    total = f"(increase({counter}[{within}]) and {before}) or ({counter} unless {before})"
+    before = f"last_over_time({counter}[5m] offset $__range)"
+    total = f"(increase({counter}[$__range]) and {before}) or ({counter} unless {before})"
     return f"sum by ({by}) ({total})"
 
 
@@ -90,35 +97,33 @@ def age(timestamp: str) -> str:
     return f"(timestamp({timestamp}) - {timestamp})"
 
 
-# -- the job, its goodput and its keeper ----------------------------------------------------------
+# -- the job's goodput and its keeper -------------------------------------------------------------
 
 
-def goodput(of: str, window: str) -> str:
+def goodput(window: str, of: str = OF_MONITOR) -> str:
     """For each monitor the share of its ranks' watched time that trained; `of`: its selector."""
     good, bad = (
         f"sum by (cluster, namespace, instance) "
-        f"(rate(lightkeeper_{kind}_rank_seconds_total{{{of}}}[{window}]))"
+        f"(rate(lightkeeper_{kind}_rank_seconds_total{of}[{window}]))"
         for kind in ("effective", "ineffective")
     )
     return f"{good} / ({good} + ({bad} or 0 * {good}))"
 
 
-def keeper(of: str) -> str:
+def keeper(of: str = OF_MONITOR) -> str:
     """For each monitor what keeps it from acting, as numbers of `KEEPER_STATE`.
 
     One without a Lighthouse has neither `lighthouse_up` nor `observe_mode` nor `paused`.
     """
-    chain = " or ".join(
-        (
-            f"6 * (lightkeeper_lighthouse_up{{{of}}} == bool 0) > 0",
-            f"5 * lightkeeper_paused{{{of}}} > 0",
-            f"4 * (lightkeeper_self_health_scale{{{of}}} > bool 1) > 0",
-            f"3 * lightkeeper_observe_mode{{{of}}} > 0",
-            f"2 * lightkeeper_lighthouse_up{{{of}}}",
-            f"1 + 0 * lightkeeper_self_health_scale{{{of}}}",
-        )
+    chain = (
+        f"6 * (lightkeeper_lighthouse_up{of} == bool 0) > 0",
+        f"5 * lightkeeper_paused{of} > 0",
+        f"4 * (lightkeeper_self_health_scale{of} > bool 1) > 0",
+        f"3 * lightkeeper_observe_mode{of} > 0",
+        f"2 * lightkeeper_lighthouse_up{of}",
+        f"1 + 0 * lightkeeper_self_health_scale{of}",
     )
-    return f"({chain}) * lightkeeper_monitor_active{{{of}}}"
+    return f"({' or '.join(chain)}) * lightkeeper_monitor_active{of}"
 
 
 # -- a few of many --------------------------------------------------------------------------------
@@ -139,21 +144,24 @@ def worst_first(expr: str, on: str, by: str, scale: int = 1) -> str:
     )
 
 
+_INFO: Final = own("info", 'host=~"$host"')
+
+
 def on_host(expr: str) -> str:
     """`expr` for ranks on the chosen hosts; it must keep the labels of a rank's own metrics."""
-    return f"({expr}) and on (replica_group, rank) {_RANKS_INFO}"
+    return f"({expr}) and on (replica_group, rank) {_INFO}"
 
 
-def chosen_ranks(expr: str, keep: str = "") -> str:
-    """One series for each chosen rank, at most `$topn` ranks, including those that are gone; the
-    worst first, by what the monitor says of them.
+def chosen_ranks(expr: str = _INFO, keep: str = "") -> str:
+    """One series for each chosen rank, at most `$topn` ranks, including those that are gone; first
+    those that the monitor found the sickest.
 
     It joins all successive processes of a rank: each has its own port, and thus other labels.
     `keep`: labels to keep as well.
     """
     by = "replica_group, rank"
-    unwell = f"max by ({by}) (max_over_time(lightkeeper_rank_state{{{GROUP}}}[$__range] @ end()))"
-    some = f"max by ({by}) (max_over_time({_RANKS_INFO}[$__range] @ end()))"
+    unwell = f"max by ({by}) (max_over_time({grp('rank_state')}[$__range] @ end()))"
+    some = f"max by ({by}) (max_over_time({_INFO}[$__range] @ end()))"
     kept = f"{by}, {keep}" if keep else by
     return f"max by ({kept}) ({expr}) and on ({by}) topk($topn, {unwell} and {some} or 0 * {some})"
 
@@ -161,103 +169,83 @@ def chosen_ranks(expr: str, keep: str = "") -> str:
 # -- One colour and one sign for each state, the same as on the monitor's page --------------------
 # The signs differ in shape, for readers who cannot distinguish the colours.
 
-GREEN, YELLOW, ORANGE, RED = "green", "yellow", "orange", "red"
-DARK_RED, BLUE, PURPLE, GREY = "dark-red", "blue", "purple", "text"
+GREY: Final = "#808590"
+"""Neither good nor bad, in either theme; all others are Grafana's own names."""
 
 Values = Mapping[str, tuple[str, str]]
 """What a value stands for: text and colour."""
 
 HEALTH: Final[Values] = {
-    "healthy": ("●", GREEN),
-    "finished": ("✓", GREY),
-    "starting": ("○", BLUE),
-    "waiting": ("◐", YELLOW),
-    "late": ("◔", "light-yellow"),
-    "slow": ("◆", "dark-orange"),
-    "ended": ("■", "light-purple"),
-    "traced": ("◉", "dark-purple"),
-    "evicting": ("▼", ORANGE),
-    "unreachable": ("◇", PURPLE),
-    "corrupt": ("✖", "semi-dark-red"),
-    "stalled": ("▲", RED),
-    "dead": ("✕", DARK_RED),
-}
+    "healthy": ("●", "green"), "finished": ("✓", GREY), "starting": ("○", "blue"),
+    "waiting": ("◐", "yellow"), "late": ("◔", "light-yellow"), "slow": ("◆", "dark-orange"),
+    "ended": ("■", "light-purple"), "traced": ("◉", "dark-purple"), "evicting": ("▼", "orange"),
+    "unreachable": ("◇", "purple"), "corrupt": ("✖", "semi-dark-red"), "stalled": ("▲", "red"),
+    "dead": ("✕", "dark-red"),
+}  # fmt: skip
 """Sign and colour, in the order of `lightkeeper_group_state`: 0 healthy ... 12 dead."""
 GROUP_STATE: Final[Values] = {
     str(code): (f"{sign} {state}", colour)
     for code, (state, (sign, colour)) in enumerate(HEALTH.items())
 }
 JOB_STATE: Final[Values] = {
-    "-1": (f"✕ {NOT_SEEN}", GREY),
-    "0": ("● training", GREEN),
-    "1": ("✓ finished", GREY),
-    "2": ("○ watching", BLUE),
-    "3": ("○ waiting for ranks", GREY),
-    "4": ("○ starting", BLUE),
-    "5": ("◐ pausing", BLUE),
-    "6": ("■ interrupted", GREY),
-    "7": ("◆ training, but", YELLOW),
-    "8": ("◔ late", ORANGE),
-    "9": ("✕ ended", DARK_RED),
-    "10": ("▲ stalling", RED),
-    "11": ("▲ not training", RED),
-}
+    "0": ("● training", "green"), "1": ("✓ finished", GREY), "2": ("○ watching", "blue"),
+    "3": ("○ waiting for ranks", GREY), "4": ("○ starting", "blue"), "5": ("◐ pausing", "blue"),
+    "6": ("■ interrupted", GREY), "7": ("◆ training, but", "yellow"), "8": ("◔ late", "orange"),
+    "9": ("✕ ended", "dark-red"), "10": ("▲ stalling", "red"), "11": ("▲ not training", "red"),
+    "12": (f"✕ {NOT_SEEN}", GREY),
+}  # fmt: skip
 """Of `lightkeeper_job_state`, in the words of the page's headline."""
 SELF_HEALTH: Final[Values] = {
-    "well": ("● well", GREEN),
-    "recovering": ("◐ recovering", YELLOW),
-    "starved": ("○ starved", ORANGE),
-    "late": ("▷ late", ORANGE),
-    "clock_jumped": ("◇ clock jumped", ORANGE),
-    "cannot_write": ("■ cannot write", RED),
-    "cut_off": ("✕ cut off", DARK_RED),
-}
+    "well": ("● well", "green"), "recovering": ("◐ recovering", "yellow"),
+    "starved": ("○ starved", "orange"), "late": ("▷ late", "orange"),
+    "clock_jumped": ("◇ clock jumped", "orange"), "cannot_write": ("■ cannot write", "red"),
+    "cut_off": ("✕ cut off", "dark-red"),
+}  # fmt: skip
 """The monitor's own health, by label of `lightkeeper_self_health`; worst last."""
 KEEPER_STATE: Final[Values] = {
-    "0": ("○ stands by", GREY),
-    "1": (f"○ {NO_LIGHTHOUSE}", GREY),
-    "2": ("● acts", GREEN),
-    "3": ("◐ observes", BLUE),
-    "4": ("◇ doubts itself", ORANGE),
-    "5": ("■ paused", ORANGE),
-    "6": ("▲ Lighthouse away", RED),
-    "7": ("✕ not seen", RED),
-}
-SEVERITY: Final[Values] = {
-    "critical": ("critical", RED), "warning": ("warning", ORANGE), "info": ("info", BLUE),
+    "0": ("○ stands by", GREY), "1": (f"○ {NO_LIGHTHOUSE}", GREY), "2": ("● acts", "green"),
+    "3": ("◐ observes", "blue"), "4": ("◇ doubts itself", "orange"), "5": ("■ paused", "orange"),
+    "6": ("▲ Lighthouse away", "red"), "7": ("✕ not seen", "red"),
 }  # fmt: skip
 PROCESS: Final[Values] = {
-    "0": ("✕ ended", DARK_RED),
-    "1": ("● lives", GREEN),
-    "2": ("◆ waits for a device", ORANGE),
-    "3": ("◉ held by a tracer", PURPLE),
-    "4": ("■ stopped by a signal", RED),
-}
+    "0": ("✕ ended", "dark-red"), "1": ("● lives", "green"), "2": ("◆ waits for a device", "orange"),
+    "3": ("◉ held by a tracer", "purple"), "4": ("■ stopped by a signal", "red"),
+}  # fmt: skip
+"""Of `lightkeeper_rank_process_state`."""
 MEMBER: Final[Values] = {
-    "-1": (f"○ {NO_LIGHTHOUSE}", GREY), "0": ("✕ out", RED), "1": ("● in", GREEN),
+    "-1": (f"○ {NO_LIGHTHOUSE}", GREY), "0": ("✕ out", "red"), "1": ("● in", "green"),
+}  # fmt: skip
+SEVERITY: Final[Values] = {
+    "critical": ("critical", "red"), "warning": ("warning", "orange"), "info": ("info", "blue"),
+}  # fmt: skip
+INCIDENT: Final[Values] = {
+    "firing": ("▲ firing", "red"), "evicting": ("▼ evicting", "orange"),
+    "pending": ("○ pending", GREY), "resolved": ("✓ resolved", "green"),
+    NOT_SEEN: (f"✕ {NOT_SEEN}", "red"),
+}  # fmt: skip
+EVICTION: Final[Values] = {
+    "watch_only": ("○ nothing: it watches only", GREY),
+    "already_gone": ("○ nothing: it left by itself", GREY),
+    "decided": ("decided", "blue"), "preparing": ("preparing", "blue"), "asking": ("under way", "blue"),
+    "interrupted": ("interrupted", "orange"), "confirmed": ("● evicted", "green"),
+    "failed": ("✕ failed", "red"), "abandoned": ("no longer needed", GREY),
+}  # fmt: skip
+"""Of an incident's label `did`; others are guards that hold."""
+OUTCOME: Final[Values] = {
+    "gone": ("● evicted", "green"), "left": ("◐ out of the quorum only", "orange"),
+    "failed": ("✕ failed", "red"), NO_LIGHTHOUSE: (f"○ {NO_LIGHTHOUSE}", GREY),
 }  # fmt: skip
 CAUSES: Final[Mapping[str, str]] = {
-    "training": GREEN,
-    "starting": BLUE,
-    "recovering": YELLOW,
-    "checkpoint": "light-blue",
-    "evaluation": "dark-blue",
-    "compile": "super-light-blue",
-    "failed_commit": "light-yellow",
-    "unexplained": PURPLE,
-    "cause not known yet": GREY,
-    "dead": DARK_RED,
-    "not_entered": RED,
-    "mismatch": "semi-dark-red",
-    "deadlock": "light-red",
-    "state_corrupt": "super-light-red",
-    "straggler": "dark-orange",
-    "replica_lag": "semi-dark-orange",
-    "progress_lost": ORANGE,
-    "absent": "light-orange",
-    "by_hand": "super-light-orange",
-    "lighthouse_away": "dark-purple",
-    "quorum_lost": "semi-dark-purple",
-    "unseen": "light-purple",
-}
+    "training": "green", "starting": "blue", "recovering": "yellow", "checkpoint": "light-blue",
+    "evaluation": "dark-blue", "compile": "super-light-blue", "failed_commit": "light-yellow",
+    "unexplained": "purple", "cause not known yet": GREY, "dead": "dark-red", "not_entered": "red",
+    "mismatch": "semi-dark-red", "deadlock": "light-red", "state_corrupt": "super-light-red",
+    "straggler": "dark-orange", "replica_lag": "semi-dark-orange", "progress_lost": "orange",
+    "absent": "light-orange", "by_hand": "super-light-orange", "lighthouse_away": "dark-purple",
+    "quorum_lost": "semi-dark-purple", "unseen": "light-purple",
+}  # fmt: skip
 """What ranks' time goes to; reds and oranges are faults."""
+PHASES: Final[Mapping[str, str]] = {
+    "communication": "yellow", "forward": "green", "backward": "blue", "data": "light-blue",
+    "optimizer": "purple", "init": "dark-blue", "other": GREY,
+}  # fmt: skip

@@ -13,12 +13,12 @@ def render(*, write: bool) -> list[Path]:
     """Files that differ from the Python; `write`: update them."""
     differing = []
     for board in (
-        fleet.fleet_board(),
-        drill_downs.groups_board(),
-        drill_downs.rank_board(),
-        drill_downs.stragglers_board(),
-        drill_downs.incidents_board(),
-        drill_downs.keeper_board(),
+        fleet.FLEET,
+        drill_downs.GROUPS,
+        drill_downs.RANK,
+        drill_downs.STRAGGLERS,
+        drill_downs.INCIDENTS,
+        drill_downs.KEEPER,
     ):
         path = GRAFANA / f"{board.uid.removeprefix('lightkeeper-')}.json"
         text = json.dumps(board.to_json(), indent=2, sort_keys=True) + "\n"

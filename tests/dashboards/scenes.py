@@ -59,7 +59,7 @@ LASTS_S: Final = 2400
 SCRAPE_S: Final = 5
 LOOKBACK: Final = "11s"
 MOMENTS: Final[Mapping[str, int]] = {
-    "healthy": 850, "evicting": 908, "after": 1100, "straggler": 1650, "held": 2100,
+    "healthy": 850, "evicting": 908, "after": 1100, "straggler": 1515, "held": 2100,
     "resumed": 2215, "end": LASTS_S,
 }  # fmt: skip
 """Seconds after the begin of the world at which there is something to see."""
@@ -164,9 +164,7 @@ class Watched(Simulated):
         since_s, until_s = (START_S + seconds for seconds in self.job.paused_s)
         pause = Pause("a look at the network", "ann", since_s, None)
         paused = since_s <= snapshot.now_s < until_s
-        return super()._see(
-            replace(snapshot, run=self.run_of, pause=pause if paused else None)
-        )
+        return super()._see(replace(snapshot, run=self.run_of, pause=pause if paused else None))
 
     def tick(self) -> View:
         view = super().tick()

@@ -104,9 +104,7 @@ def example_config(monitor_url: str, *rules: Path) -> str:
 
 
 @contextmanager
-def prometheus(
-    config_text: str, *flags: str, data: Path | None = None
-) -> Iterator[Prometheus]:
+def prometheus(config_text: str, *flags: str, data: Path | None = None) -> Iterator[Prometheus]:
     """A server with this configuration, up; the test is skipped where there is none.
 
     Args:

@@ -7,7 +7,7 @@ Needs npm (the first time), chromium, prometheus and promtool.
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import shutil
 import subprocess
 import sys
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from lightkeeper.dashboards.committed import read_boards
 from tests.dashboards.pictures.answers import Asked, Chosen
-from tests.dashboards.scenes import EPOCH_S, MOMENTS, make_world, serving
+from tests.dashboards.scenes import EPOCH_S, MOMENTS, jobs, make_world, serving
 from tests.prometheus.server import Prometheus
 
 _HERE: Final = Path(__file__).parent
@@ -32,9 +32,11 @@ _HTML: Final = """\
 <!doctype html><meta charset="utf-8"><link rel="stylesheet" href="/bundle.css"><div id="root"></div>
 <script>window.process = {env: {NODE_ENV: "production"}}; window.grafanaBootData = {settings: {}};
 window.__grafana_public_path__ = "/public/";</script>
-<script src="/asked.js"></script><script src="/bundle.js"></script>
+<script src="/bundle.js"></script>
 """
 _SIZE: Final = {"width": 1920, "height": 1080}
+_PATIENCE_MS: Final = 180_000
+"""For a browser on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,10 @@ class Shot:
     moment: str
     job: str
     range_s: int = 1800
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {"job": self.job, **next(j.place for j in jobs(large=False) if j.name == self.job)}
 
     @property
     def name(self) -> str:
@@ -71,57 +77,58 @@ def shots() -> Iterator[Shot]:
 def bundle() -> None:
     """Fetch Grafana's libraries, if they are not here, and make one script of them and our page."""
     _BUILD.mkdir(parents=True, exist_ok=True)
-    shutil.copy(_HERE / "package.json", _BUILD)
-    if not (_BUILD / "node_modules" / "@grafana" / "ui").exists():
+    wanted, have = _HERE / "package.json", _BUILD / "package.json"
+    if not have.exists() or have.read_text() != wanted.read_text():
         print("npm install: Grafana's libraries, 460 MB, once", flush=True)
         install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"]
-        subprocess.run(install, cwd=_BUILD, check=True)
+        shutil.copy(wanted, have)
+        try:
+            subprocess.run(install, cwd=_BUILD, check=True)
+        except BaseException:
+            have.unlink()
+            raise
     subprocess.run(
         ["node_modules/.bin/esbuild", str(_HERE / "page.jsx"), "--bundle", "--outfile=bundle.js",
-         "--format=iife", "--jsx=automatic", "--log-level=error", "--define:global=window",
+         "--format=iife", "--jsx=automatic", "--minify", "--log-level=error", "--define:global=window",
          '--define:process.env.NODE_ENV="production"',
          *(f"--loader:.{kind}=dataurl" for kind in ("svg", "png", "woff2", "woff", "ttf"))],
-        cwd=_BUILD, check=True, env={"NODE_PATH": str(_BUILD / "node_modules"), "PATH": _path()},
+        cwd=_BUILD, check=True, env={**os.environ, "NODE_PATH": str(_BUILD / "node_modules")},
     )  # fmt: skip
 
 
-def _path() -> str:
-    import os
-
-    return os.environ["PATH"]
-
-
 class Studio:
-    """A browser that draws what it is given; it reaches no network."""
+    """A browser page that draws what it is given; it reaches no network."""
 
-    def __init__(self, browser: Any, theme: str, out: Path) -> None:
-        self._theme, self._out = theme, out
-        self._page = browser.new_page(viewport=_SIZE, color_scheme=theme)
-        self._asked = b""
+    def __init__(self, browser: Any, out: Path) -> None:
+        self._out = out
+        self._page = browser.new_page(viewport=_SIZE)
         self._page.route("**/*", self._serve)
+        self._page.goto("http://pictures/", timeout=_PATIENCE_MS)
+        self._page.wait_for_function("() => Boolean(window.draw)", timeout=_PATIENCE_MS)
 
-    def _serve(self, route: Any) -> None:
-        path = route.request.url.partition("//pictures")[2]
-        made = {"/": _HTML.encode(), "/asked.js": self._asked}.get(path)
-        file = _BUILD / path.removeprefix("/")
-        icon = _BUILD / "node_modules/@grafana/ui/dist" / path.removeprefix("/")
-        if made is not None:
-            route.fulfill(body=made, content_type="text/html" if path == "/" else "text/javascript")
-        elif file.is_file() or icon.is_file():
-            route.fulfill(path=file if file.is_file() else icon)
+    @staticmethod
+    def _serve(route: Any) -> None:
+        path = route.request.url.partition("//pictures/")[2]
+        files = [_BUILD / path, _BUILD / "node_modules/@grafana/ui/dist" / path]
+        file = next((file for file in files if file.is_file()), None)
+        if not path:
+            route.fulfill(body=_HTML, content_type="text/html")
+        elif file is not None:
+            route.fulfill(path=file)
         else:
             route.fulfill(status=404)
 
-    def draw(self, name: str, everything: dict[str, Any]) -> list[str]:
+    def draw(self, name: str, everything: dict[str, Any], theme: str) -> list[str]:
         """Write the picture; what went wrong in the page."""
-        mode = f"window.mode = {self._theme!r};"
-        self._asked = f"window.asked = {json.dumps(everything)}; {mode}".encode()
-        self._page.clock.set_fixed_time(everything["to"] * 1000)
-        self._page.goto("http://pictures/", timeout=180_000)
-        self._page.wait_for_function("window.drawn", timeout=180_000)
-        self._page.wait_for_load_state("networkidle")
-        self._page.screenshot(path=self._out / f"{name}-{self._theme}.png", full_page=True)
-        problems: list[str] = self._page.evaluate("window.problems")
+        self._page.clock.set_fixed_time(everything["to"])
+        spots = [panel["gridPos"] for panel in everything["board"]["panels"]]
+        high = 38 * max(spot["y"] + spot["h"] for spot in spots) + 110
+        self._page.set_viewport_size({**_SIZE, "height": max(high, _SIZE["height"])})
+        drawing = "([asked, mode]) => window.draw(asked, mode)"
+        problems: list[str] = self._page.evaluate(drawing, [everything, theme])
+        self._page.screenshot(
+            path=self._out / f"{name}-{theme}.png", full_page=True, timeout=_PATIENCE_MS
+        )
         return problems
 
 
@@ -136,13 +143,13 @@ def draw(prom: Prometheus, wanted: list[Shot], themes: list[str], out: Path) -> 
             executable_path=shutil.which("chromium"),
             args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
         )
-        studios = [Studio(browser, theme, out) for theme in themes]
+        studio = Studio(browser, out)
         for shot in wanted:
-            chosen = Chosen(
-                EPOCH_S + MOMENTS[shot.moment], shot.range_s, {"job": shot.job}
-            )
+            chosen = Chosen(EPOCH_S + MOMENTS[shot.moment], shot.range_s, shot.variables)
             everything = Asked(boards[shot.board], prom, chosen).everything()
-            problems = [line for studio in studios for line in studio.draw(shot.name, everything)]
+            problems = [
+                line for theme in themes for line in studio.draw(shot.name, everything, theme)
+            ]
             wrong += bool(problems)
             print(shot.name, *problems, sep="\n    ", flush=True)
         browser.close()

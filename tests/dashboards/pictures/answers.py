@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lightkeeper.dashboards.committed import panels_of
@@ -22,7 +22,7 @@ class Chosen:
 
     end_s: int
     range_s: int = 1800
-    variables: Mapping[str, str] = ()  # type: ignore[assignment]
+    variables: Mapping[str, str] = field(default_factory=dict)
     scrape_s: int = 5
     """As the data source says (`timeInterval`)."""
     width: int = 1900
@@ -49,7 +49,7 @@ class Asked:
 
     def _resolve(self, variable: Mapping[str, Any]) -> Variable:
         name, kind = variable["name"], variable["type"]
-        wanted = dict(self._chosen.variables).get(name)
+        wanted = self._chosen.variables.get(name)
         if kind == "datasource":
             return Variable("prometheus", "Prometheus")
         if kind != "query":

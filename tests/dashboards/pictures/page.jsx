@@ -1,9 +1,11 @@
 // Draws one dashboard from `asked.json` (tests/dashboards/pictures/answers.py) with Grafana's libraries.
+import '@fontsource/inter/400.css';
+import '@fontsource/inter/500.css';
 import React from 'react';
 import { createRoot } from 'react-dom/client';
 import { lastValueFrom } from 'rxjs';
 import {
-  FieldType, Registry, applyFieldOverrides, createTheme, dateTime, getDisplayValueAlignmentFactors,
+  FieldType, Registry, applyFieldOverrides, cacheFieldDisplayNames, createTheme, dateTime, getDisplayValueAlignmentFactors,
   getFieldDisplayName, getFieldDisplayValues, identityOverrideProcessor, locationUtil,
   standardEditorsRegistry, standardTransformers, standardTransformersRegistry, ThemeContext,
   thresholdsOverrideProcessor, toDataFrame, transformDataFrame, valueMappingsOverrideProcessor,
@@ -13,10 +15,7 @@ import {
 } from '@grafana/ui';
 import { TableNG } from '@grafana/ui/unstable';
 
-const asked = window.asked;
-const { board, from, to, variables, answers, annotations } = asked;
-const theme = createTheme({ colors: { mode: window.mode } });
-const timeRange = { from: dateTime(from * 1000), to: dateTime(to * 1000), raw: { from: 'now-1h', to: 'now' } };
+let board, from, to, variables, answers, annotations, theme, timeRange, root;
 const COLUMN = (window.innerWidth - 16) / 24, CELL = 30, GAP = 8;
 
 standardTransformersRegistry.setInit(() =>
@@ -111,6 +110,7 @@ async function prepared(panel) {
   defaults.color ??= COLOURS[panel.type] ?? { mode: 'thresholds' };
   for (const step of defaults.thresholds?.steps ?? []) step.value ??= -Infinity;
   data = applyFieldOverrides({ data, fieldConfig, replaceVariables: filledIn, theme, timeZone: 'utc', fieldConfigRegistry: properties });
+  cacheFieldDisplayNames(data);
   return { panel, data, fieldConfig, empty: data.every((frame) => frame.length === 0) };
 }
 
@@ -275,9 +275,8 @@ function Panel({ made }) {
   </div>;
 }
 
-const box = { border: `1px solid ${theme.colors.border.medium}`, borderRadius: 2, padding: '4px 8px', marginRight: 8 };
-
 function Dashboard({ made }) {
+  const box = { border: `1px solid ${theme.colors.border.medium}`, borderRadius: 2, padding: '4px 8px', marginRight: 8 };
   const low = Math.max(...board.panels.map(({ gridPos }) => gridPos.y + gridPos.h)) * (CELL + GAP);
   const shown = board.templating.list.filter(({ hide }) => hide !== 2);
   return <ThemeContext.Provider value={theme}>
@@ -298,8 +297,16 @@ function Dashboard({ made }) {
   </ThemeContext.Provider>;
 }
 
-window.problems = [];
-Promise.all(board.panels.filter(({ type }) => type !== 'row').map(prepared)).then((made) => {
-  createRoot(document.getElementById('root')).render(<Dashboard made={made} />);
-  requestAnimationFrame(() => requestAnimationFrame(() => { window.drawn = true; }));
-}).catch((error) => { window.problems.push(String(error.stack)); window.drawn = true; });
+// Draws what `Asked.everything()` made; resolves to what went wrong.
+window.draw = async (asked, mode) => {
+  ({ board, from, to, variables, answers, annotations } = asked);
+  theme = createTheme({ colors: { mode } });
+  timeRange = { from: dateTime(from * 1000), to: dateTime(to * 1000), raw: { from: 'now-1h', to: 'now' } };
+  window.problems = [];
+  const made = await Promise.all(board.panels.filter(({ type }) => type !== 'row').map(prepared));
+  root?.unmount();
+  root = createRoot(document.getElementById('root'));
+  root.render(<Dashboard made={made} />);
+  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 100))));
+  return window.problems;
+};
