@@ -81,10 +81,8 @@ def incident_table(
 
 
 _WEIGHTS: Final = {
-    "broken": ("broken", "red"),
-    "leaving": ("leaving", "blue"),
-    "slow": ("slow", "yellow"),
-}
+    "broken": ("broken", "red"), "leaving": ("leaving", "blue"), "slow": ("slow", "yellow"),
+}  # fmt: skip
 _WHAT: Final = [
     incident_table(
         "Incidents, open and of the last hour", 'state!=""', "dateTimeAsIso",
@@ -167,7 +165,8 @@ _COST: Final = [
     rows(
         "Lost rank-seconds by cause",
         Column("cause", 180),
-        Column("lost", expr=f"{_LOST} > 0", unit="s", decimals=0, levels={0.0: "orange"}, gauge=True),
+        Column("lost", expr=f"{_LOST} > 0", unit="s", decimals=0, gauge=True,
+               levels={0.0: "orange"}),
         sort="lost", height=9, empty="none lost",
         says="What the shown time cost, by cause. The longest bar is worth your work: a kind "
         "of incident, starting, recovering, or what nobody can explain.",
@@ -206,7 +205,8 @@ _GROUPS: Final = [
         _GROUP,
         Column("state", expr=_of_worst(_STATE), values=GROUP_STATE),
         Column("step", expr=_of_worst(grp("group_step"))),
-        Column("behind", expr=_of_worst(_BEHIND), levels={0.0: "green", 5.0: "orange", 50.0: "red"}),
+        Column("behind", expr=_of_worst(_BEHIND),
+               levels={0.0: "green", 5.0: "orange", 50.0: "red"}),
         Column("works a step", expr=_of_worst(grp("group_busy_seconds")), unit="s", decimals=3),
         Column("waits a step", expr=_of_worst(grp("group_wait_seconds")), unit="s", decimals=3),
         Column("heartbeat", expr=_of_worst(age(grp("group_last_heartbeat_timestamp_seconds"))),
@@ -380,7 +380,7 @@ _STEP: Final = [
 # -- keeper: is the monitor itself well, and does anybody receive its notifications? ------------
 
 _OWN_HEALTH: Final = " or ".join(
-    f"{code} * ({mon('self_health', f'''state="{state}"''')} == 1)"
+    "{} * ({} == 1)".format(code, mon("self_health", f'state="{state}"'))
     for code, state in enumerate(SELF_HEALTH)
 )
 _SCRAPED: Final = f'up{{{OF_JOB}, rank!=""}}'
@@ -448,8 +448,9 @@ _WORKS: Final = [
     curves(
         "Failures of its own",
         Query(f"{events(mon('store_errors_total'), '')} or {ZERO}", "store"),
-        *(Query(or_none(events(mon(f"{part}_failures_total"), part), part), f"{part} {{{{{part}}}}}")
-          for part in ("detector", "part")),
+        Query(or_none(events(mon("detector_failures_total"), "detector"), "detector"),
+              "detector {{detector}}"),
+        Query(or_none(events(mon("part_failures_total"), "part"), "part"), "part {{part}}"),
         bars=True, width=8,
         says="Writes that the store did not take, crashes of detectors (their kind of fault is "
         "unknown meanwhile) and of other parts. Any bar: read the monitor's log and report the "

@@ -80,7 +80,7 @@ class Column:
         said = {
             "unit": self.unit,
             "decimals": self.decimals,
-            "noValue": "–",  # else an empty cell has the text of the empty panel
+            "noValue": "-",  # else an empty cell has the text of the empty panel
             "min": 0 if self.gauge else None,
             "mappings": _named(self.values, prefix=self.prefix),
             "thresholds": _thresholds(self.levels) if self.levels else None,
@@ -139,7 +139,8 @@ def _panel(
     fields = {
         "unit": shape.get("unit", "none"), "noValue": shape.get("empty", NO_DATA),
         "links": _links(shape.get("links", {})), "custom": custom or {},
-        "thresholds": _thresholds({}), **defaults,
+        "thresholds": _thresholds({}),
+        **{name: value for name, value in defaults.items() if value is not None},
     }  # fmt: skip
     if "decimals" in shape:
         fields["decimals"] = shape["decimals"]
@@ -192,7 +193,7 @@ def curves(
             "stacking": {"mode": "normal" if stacked or bars else "none", "group": "A"},
             **({} if floor is None else {"axisSoftMax": 1}),
         },
-        color={"mode": "palette-classic"}, **({} if floor is None else {"min": floor}),
+        color={"mode": "palette-classic"}, min=floor,
     )  # fmt: skip
     if coarse or bars:
         panel["interval"] = coarse or "1m"

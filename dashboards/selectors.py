@@ -208,8 +208,9 @@ KEEPER_STATE: Final[Values] = {
     "6": ("▲ Lighthouse away", "red"), "7": ("✕ not seen", "red"),
 }  # fmt: skip
 PROCESS: Final[Values] = {
-    "0": ("✕ ended", "dark-red"), "1": ("● lives", "green"), "2": ("◆ waits for a device", "orange"),
-    "3": ("◉ held by a tracer", "purple"), "4": ("■ stopped by a signal", "red"),
+    "0": ("✕ ended", "dark-red"), "1": ("● lives", "green"),
+    "2": ("◆ waits for a device", "orange"), "3": ("◉ held by a tracer", "purple"),
+    "4": ("■ stopped by a signal", "red"),
 }  # fmt: skip
 """Of `lightkeeper_rank_process_state`."""
 MEMBER: Final[Values] = {
@@ -226,8 +227,9 @@ INCIDENT: Final[Values] = {
 EVICTION: Final[Values] = {
     "watch_only": ("○ nothing: it watches only", GREY),
     "already_gone": ("○ nothing: it left by itself", GREY),
-    "decided": ("decided", "blue"), "preparing": ("preparing", "blue"), "asking": ("under way", "blue"),
-    "interrupted": ("interrupted", "orange"), "confirmed": ("● evicted", "green"),
+    "decided": ("decided", "blue"), "preparing": ("preparing", "blue"),
+    "asking": ("under way", "blue"), "interrupted": ("interrupted", "orange"),
+    "confirmed": ("● evicted", "green"),
     "failed": ("✕ failed", "red"), "abandoned": ("no longer needed", GREY),
 }  # fmt: skip
 """Of an incident's label `did`; others are guards that hold."""

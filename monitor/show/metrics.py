@@ -398,12 +398,10 @@ def _first_seen(scene: ScrapeView) -> Values:
 
 def _where(incident: Incident) -> tuple[str, str, str]:
     """Group, rank and host of the suspects, each empty where they are of several."""
-    ranks, (group, rank) = incident.suspects, ("", "")
-    if len(ranks) == 1:
-        group, rank = split_rank_name(ranks[0])
-    elif len(incident.groups) == 1:
-        group = incident.groups[0]
-    return group, str(rank), incident.hosts[0] if len(incident.hosts) == 1 else ""
+    ranks, groups, hosts = incident.suspects, incident.groups, incident.hosts
+    rank = str(split_rank_name(ranks[0])[1]) if len(ranks) == 1 else ""
+    group = groups[0] if len(groups) == 1 else ""
+    return group, rank, hosts[0] if len(hosts) == 1 else ""
 
 
 def _did(view: View, incident: Incident) -> str:

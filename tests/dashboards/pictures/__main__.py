@@ -50,7 +50,8 @@ class Shot:
 
     @property
     def variables(self) -> dict[str, str]:
-        return {"job": self.job, **next(j.place for j in jobs(large=False) if j.name == self.job)}
+        (job,) = (job for job in jobs(large=False) if job.name == self.job)
+        return {"job": self.job, **job.place}
 
     @property
     def name(self) -> str:
