@@ -182,7 +182,7 @@ _LEGEND: Final = "{{replica_group}}"
 
 def _of_worst(expr: str) -> str:
     """One series for each of the `$topn` groups in the worst state."""
-    return worst_first(expr, "replica_group", _STATE)
+    return worst_first(expr, "replica_group", f"max_over_time({_STATE}[$__range] @ end())")
 
 
 _NOWHERE: Final = f"{_STATE} * 0 - 1 unless on () {mon('lighthouse_up')}"
@@ -250,11 +250,14 @@ _BUSY: Final = grp("rank_busy_seconds")
 _MEDIAN: Final = mon("fleet_busy_seconds", 'stat="median"')
 _RATIO: Final = f"{_BUSY} / on (cluster, namespace, instance) group_left () {_MEDIAN}"
 _BY: Final = "replica_group, rank"
+# but for a moment or two
+_LONGEST: Final = f"quantile_over_time(0.95, {_BUSY}[$__range] @ end())"
+_USUAL: Final = f"1000 / scalar(max(max_over_time({_MEDIAN}[$__range] @ end())))"
 _BUSIEST: Final = f"topk($topn, max by ({_BY}) ({_BUSY}))"
 _SLOW: Final = [
     heat(
         "Own work of the slowest ranks, against the median",
-        Query(worst_first(_RATIO, _BY, _BUSY, 1000), "{{replica_group}}.{{rank}}"),
+        Query(worst_first(_RATIO, _BY, _LONGEST, _USUAL), "{{replica_group}}.{{rank}}"),
         unit="suffix:x the median", value="times the median", bounds=(0.8, 1.8),
         width=24, height=12, empty="no rank reports steps", links=rank_links(series=True),
         says="A row for each of the ranks that worked longest within the shown time. A red "
@@ -408,7 +411,7 @@ _ACTS: Final = [
         "a token, TLS. Only the Rank dashboard needs them.",
     ),
     states(
-        "Does it act?", Query(f"max by (instance) ({keeper()}) + 0", "{{instance}}"),
+        "Does it act?", Query(f"max by (instance) ({keeper()})", "{{instance}}"),
         values=KEEPER_STATE, height=6,
         says="Each monitor over time. A gap: it was down, and training unwatched. Paused for "
         "long: `lightkeeper resume`. Observing: start it without --observe when you trust it. "

@@ -176,10 +176,10 @@ _TIME: Final = [
     ),
     curves(
         "Tokens a second",
-        Query(f"max(sum by (instance) (rate({mon('group_tokens_total')}[1m])))", "tokens/s"),
+        Query(f"max(sum by (instance) (rate({mon('group_tokens_total')}[$__rate_interval])))", "tokens/s"),
         unit="short", colours={"tokens/s": "blue"}, width=4, height=7,
         empty="the job reports no tokens",
-        says="Tokens trained on, all groups together, over the last minute.",
+        says="Tokens trained on, all groups together. A step down: a group left, or steps got longer.",
     ),
     curves(
         "Loss", Query(f"max({mon('job_loss')})", "median of ranks"), floor=None,

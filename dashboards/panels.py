@@ -191,7 +191,7 @@ def curves(
             "drawStyle": "bars" if bars else "line", "lineWidth": 1, "showPoints": "never",
             "fillOpacity": 70 if bars else 25 if stacked else 0,
             "stacking": {"mode": "normal" if stacked or bars else "none", "group": "A"},
-            **({} if floor is None else {"axisSoftMax": 1}),
+            **({} if floor is None or "unit" in shape else {"axisSoftMax": 1}),
         },
         color={"mode": "palette-classic"}, min=floor,
     )  # fmt: skip
@@ -336,12 +336,14 @@ class Board:
         panels, annotations = list(_placed(self.rows)), list(_annotations())
         used = json.dumps([panels, annotations])
         links = [
-            {"type": "dashboards", "title": "Lightkeeper", "tags": [_TAG], "keepTime": True,
-             "includeVars": True, "asDropdown": False, "targetBlank": False},
-            {"type": "link", "title": "Monitor's page", "url": "${monitor_url}",
-             "icon": "external link", "tooltip": "The job now, incidents", "targetBlank": True},
-            {"type": "link", "title": "Runbooks", "url": RUNBOOKS, "icon": "doc",
-             "tooltip": "What to do about each alert", "targetBlank": True},
+            {"type": kind, "title": title, "url": url, "icon": icon, "tooltip": tooltip,
+             "tags": [] if url else [_TAG], "keepTime": not url, "includeVars": not url,
+             "targetBlank": bool(url), "asDropdown": False}
+            for kind, title, url, icon, tooltip in (
+                ("dashboards", "Lightkeeper", "", "", ""),
+                ("link", "Monitor's page", "${monitor_url}", "external link", "The job now"),
+                ("link", "Runbooks", RUNBOOKS, "doc", "What to do about each alert"),
+            )
         ]  # fmt: skip
         return {
             "uid": self.uid, "title": self.title, "description": self.about, "tags": [_TAG],
@@ -377,8 +379,9 @@ def _variables(used: str) -> Iterator[Json]:
         before = set(names)
         texts = [used, *(query for name, _, query, _ in _CHOICES if name in names)]
         names |= set(re.findall(r"\$\{?(\w+)", " ".join(texts)))
+    first = {"text": "", "value": ""}
     yield {"type": "datasource", "name": "datasource", "label": "Data source",
-           "query": "prometheus", "current": {}, "hide": 0, "refresh": 1}  # fmt: skip
+           "query": "prometheus", "current": first, "hide": 0, "refresh": 1}  # fmt: skip
     for name, label, query, about in _CHOICES:
         if name in names:
             single = name in _SINGLE
@@ -387,7 +390,7 @@ def _variables(used: str) -> Iterator[Json]:
                 "query": query, "datasource": DATASOURCE, "refresh": 2, "sort": 7, "regex": "",
                 "multi": not single, "includeAll": not single,
                 "hide": 2 if name == "monitor_url" else 0,
-                "current": {} if single else {"text": "All", "value": "$__all"},
+                "current": first if single else {"text": "All", "value": "$__all"},
                 **({"allValue": _ALL[name]} if name in _ALL else {}),
             }  # fmt: skip
     if "topn" in names:

@@ -129,14 +129,14 @@ def keeper(of: str = OF_MONITOR) -> str:
 # -- a few of many --------------------------------------------------------------------------------
 
 
-def worst_first(expr: str, on: str, by: str, scale: int = 1) -> str:
-    """`expr` of the `$topn` for which `by` was largest within the shown time, the largest first.
+def worst_first(expr: str, on: str, most: str, scale: str = "1") -> str:
+    """`expr` of the `$topn` of which `most` is the largest, the largest first.
 
-    Chosen once for the whole range (`@ end()`): a bare `topk` chooses again at each step and draws
-    every series that was ever chosen. Prometheus sorts a range's series by their labels, so they
-    get one that counts down, of four digits: from 9999 in units of 1/`scale`.
+    `most` is one number for the whole range (`@ end()`): a bare `topk` chooses again at each step
+    and draws every series that was ever chosen. Prometheus sorts a range's series by their labels,
+    so they get one that counts down, of four digits: 9999 less `scale` times the number.
     """
-    most = f"max by ({on}) (max_over_time({by}[$__range] @ end()))"
+    most = f"max by ({on}) ({most})"
     order = f"9999 - clamp_max(round({scale} * {most}), 8999)"
     return (
         f"max by ({on}) ({expr}) * on ({on}) group_left (_order) "
@@ -177,7 +177,7 @@ Values = Mapping[str, tuple[str, str]]
 
 HEALTH: Final[Values] = {
     "healthy": ("●", "green"), "finished": ("✓", GREY), "starting": ("○", "blue"),
-    "waiting": ("◐", "yellow"), "late": ("◔", "light-yellow"), "slow": ("◆", "dark-orange"),
+    "waiting": ("◐", "dark-yellow"), "late": ("◔", "light-orange"), "slow": ("◆", "dark-orange"),
     "ended": ("■", "light-purple"), "traced": ("◉", "dark-purple"), "evicting": ("▼", "orange"),
     "unreachable": ("◇", "purple"), "corrupt": ("✖", "semi-dark-red"), "stalled": ("▲", "red"),
     "dead": ("✕", "dark-red"),
@@ -190,7 +190,7 @@ GROUP_STATE: Final[Values] = {
 JOB_STATE: Final[Values] = {
     "0": ("● training", "green"), "1": ("✓ finished", GREY), "2": ("○ watching", "blue"),
     "3": ("○ waiting for ranks", GREY), "4": ("○ starting", "blue"), "5": ("◐ pausing", "blue"),
-    "6": ("■ interrupted", GREY), "7": ("◆ training, but", "yellow"), "8": ("◔ late", "orange"),
+    "6": ("■ interrupted", GREY), "7": ("◆ training, but", "dark-yellow"), "8": ("◔ late", "orange"),
     "9": ("✕ ended", "dark-red"), "10": ("▲ stalling", "red"), "11": ("▲ not training", "red"),
     "12": (f"✕ {NOT_SEEN}", GREY),
 }  # fmt: skip

@@ -18,7 +18,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -78,7 +78,7 @@ class Job:
     """What Prometheus adds to every series of it."""
     begins_s: int = 0
     ends_s: int = LASTS_S
-    """When its monitor ends."""
+    """When its monitor ends; Prometheus goes on to ask it."""
     paused_s: tuple[float, float] = (0.0, 0.0)
     scraped: bool = True
     """Whether the ranks' own pages are."""
@@ -279,11 +279,11 @@ def _write_page(
             out.write(_line(sample.name, labels, sample.value + shift_s * is_time, at_s))
 
 
-def write_job(job: Job, out: IO[str]) -> None:
+def write_job(job: Job, out: IO[str], lasts_s: int = LASTS_S) -> None:
     """Every scrape of a job's monitor and ranks."""
     monitor = {"job": "lightkeeper", "instance": f"10.0.{job.number}.1:8470", **job.place}
     watched, pages = Watched(job), RankPages(job)
-    for second in range(job.begins_s, LASTS_S + 1):
+    for second in range(job.begins_s, lasts_s + 1):
         scrapes, at_s = second % SCRAPE_S == 0, EPOCH_S + second
         if second > job.ends_s:
             out.write(_line("up", monitor, 0, at_s) if scrapes else "")
@@ -306,18 +306,17 @@ def make_blocks(text: Path, data: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def make_world(data: Path, *, large: bool, said: Callable[[str], object] = print) -> None:
+def make_world(data: Path, every: Sequence[Job], lasts_s: int = LASTS_S) -> None:
     """The TSDB of a world; what our rules and alerts make of it is in it, too."""
     data.mkdir(parents=True)
     text = data / "scrapes.om"
-    for job in jobs(large=large):
+    for job in every:
         with text.open("w") as out:
-            write_job(job, out)
+            write_job(job, out, lasts_s)
             out.write("# EOF\n")
         make_blocks(text, data)
-        said(f"{job.name}: {text.stat().st_size / 1e6:.0f} MB of scrapes")
     with serving(data) as prom, text.open("w") as out:
-        for name, labels, value, at_s in judged(prom):
+        for name, labels, value, at_s in judged(prom, lasts_s):
             out.write(_line(name, labels, value, at_s))
         out.write("# EOF\n")
     make_blocks(text, data)
@@ -332,13 +331,13 @@ def serving(data: Path) -> Iterator[Prometheus]:
         yield prom
 
 
-def judged(prom: Prometheus) -> Iterator[tuple[str, Labels, float, float]]:
+def judged(prom: Prometheus, lasts_s: int) -> Iterator[tuple[str, Labels, float, float]]:
     """Samples of all recording rules and alerts over the world."""
     for name, expr in recorded().items():
-        for labels, points in _over_the_world(prom, expr):
+        for labels, points in _over_the_world(prom, expr, lasts_s):
             yield from ((name, labels, value, at_s) for at_s, value in points)
     for alert in alerts():
-        for labels, points in _over_the_world(prom, alert.expr):
+        for labels, points in _over_the_world(prom, alert.expr, lasts_s):
             said = {**labels, "alertname": alert.name, **alert.labels}
             begun_s = last_s = float("-inf")
             for at_s, _ in points:
@@ -349,8 +348,10 @@ def judged(prom: Prometheus) -> Iterator[tuple[str, Labels, float, float]]:
                 yield "ALERTS_FOR_STATE", said, begun_s, at_s
 
 
-def _over_the_world(prom: Prometheus, expr: str) -> Iterator[tuple[Labels, list[Any]]]:
-    span = {"start": str(EPOCH_S), "end": str(EPOCH_S + LASTS_S), "step": str(SCRAPE_S)}
+def _over_the_world(
+    prom: Prometheus, expr: str, lasts_s: int
+) -> Iterator[tuple[Labels, list[Any]]]:
+    span = {"start": str(EPOCH_S), "end": str(EPOCH_S + lasts_s), "step": str(SCRAPE_S)}
     for series in prom.api("query_range", query=expr, **span)["result"]:
         labels = {name: text for name, text in series["metric"].items() if name != "__name__"}
         yield labels, [(at_s, float(value)) for at_s, value in series["values"]]

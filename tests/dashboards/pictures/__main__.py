@@ -90,8 +90,8 @@ def bundle() -> None:
             raise
     subprocess.run(
         ["node_modules/.bin/esbuild", str(_HERE / "page.jsx"), "--bundle", "--outfile=bundle.js",
-         "--format=iife", "--jsx=automatic", "--minify", "--log-level=error", "--define:global=window",
-         '--define:process.env.NODE_ENV="production"',
+         "--format=iife", "--jsx=automatic", "--minify", "--log-level=error",
+         "--define:global=window", '--define:process.env.NODE_ENV="production"',
          *(f"--loader:.{kind}=dataurl" for kind in ("svg", "png", "woff2", "woff", "ttf"))],
         cwd=_BUILD, check=True, env={**os.environ, "NODE_PATH": str(_BUILD / "node_modules")},
     )  # fmt: skip
@@ -177,7 +177,8 @@ def main() -> int:
     if not world.exists():
         unfinished = world.with_name(world.name + ".part")
         shutil.rmtree(unfinished, ignore_errors=True)
-        make_world(unfinished, large=not args.small)
+        print("simulating 40 minutes of four jobs, once", flush=True)
+        make_world(unfinished, jobs(large=not args.small))
         unfinished.rename(world)
     args.out.mkdir(parents=True, exist_ok=True)
     wanted = [shot for shot in shots() if args.only in shot.name]
