@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     pushed = commands.add_parser("push", help="store in a Grafana what differs from what it has")
     commands.add_parser("list", help="the dashboards and what each answers")
     out = commands.add_parser(
-        "export", help="write them, provisioning files and Prometheus's rules into a folder"
+        "export", help="write them, provisioning files, rules and alerts into a folder"
     )
 
     pushed.add_argument("--url", required=True, help="root of Grafana: http://127.0.0.1:3000")
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     pushed.add_argument(
         "--monitor-url", metavar="URL", type=_url,
-        help="where browsers reach the monitor; links to ranks go through it",
+        help="where browsers reach the monitor, if not at its --public-url",
     )  # fmt: skip
     pushed.add_argument(
         "--folder-uid", metavar="UID",
@@ -60,7 +60,11 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     out.add_argument("folder", type=Path, metavar="DIR")
     out.add_argument(
-        "--monitor-url", metavar="URL", type=_url, help="where browsers reach the monitor"
+        "--monitor-url", metavar="URL", type=_url,
+        help="where browsers reach the monitor, if not at its --public-url; alerts link it",
+    )  # fmt: skip
+    out.add_argument(
+        "--grafana-url", metavar="URL", type=_url, help="where they reach Grafana; alerts link it"
     )
     for command in (pushed, out):
         command.add_argument(
@@ -88,7 +92,7 @@ def _list(_args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
-    """Write dashboards, provisioning files and Prometheus's rules; replaces existing files."""
+    """Write dashboards, provisioning files, rules and alerts; replaces existing files."""
     folder = args.folder / "dashboards"
     folder.mkdir(parents=True, exist_ok=True)
     for board in committed.read_boards():
@@ -99,11 +103,13 @@ def _export(args: argparse.Namespace) -> int:
     provisioning = args.folder / "provisioning"
     shutil.copytree(committed.GRAFANA / "provisioning", provisioning, dirs_exist_ok=True)
     print(provisioning)
-    prometheus = args.folder / "prometheus"
-    prometheus.mkdir(exist_ok=True)
-    for name, text in committed.rule_files(args.monitor_url, args.runbooks_url):
-        (prometheus / name).write_text(text)
-    print(prometheus)
+    site = args.monitor_url, args.runbooks_url, args.grafana_url
+    for source in (committed.GRAFANA.parent / "prometheus", committed.GRAFANA / "alerting"):
+        rules = args.folder / source.name
+        rules.mkdir(exist_ok=True)
+        for name, text in committed.rule_files(*site, source):
+            (rules / name).write_text(text)
+        print(rules)
     return 0
 
 

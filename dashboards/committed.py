@@ -11,6 +11,8 @@ from typing import Any, Final
 from lightkeeper.dashboards.selectors import MONITOR_URL, RUNBOOKS
 
 GRAFANA: Final = Path(__file__).parent / "grafana"
+GRAFANA_URL: Final = "http://127.0.0.1:3000"
+"""To which alerts link; `export --grafana-url` puts yours."""
 
 
 class CommittedError(Exception):
@@ -50,23 +52,24 @@ def fitted(
     made = copy.deepcopy(dict(board))
     for variable in made.get("templating", {}).get("list", []):
         if monitor_url is not None and variable.get("name") == "monitor_url":
-            url = monitor_url.rstrip("/")
-            variable["query"] = url
-            variable["current"] = {**variable.get("current", {}), "text": url, "value": url}
+            url = monitor_url.rstrip("/")  # instead of what the monitor itself says
+            variable |= {"type": "textbox", "query": url, "current": {"text": url, "value": url}}
     for link in made.get("links", []) if runbooks_url is not None else ():
         link["url"] = runbooks_url if link.get("url") == RUNBOOKS else link.get("url")
     return made
 
 
 def rule_files(
-    monitor_url: str | None, runbooks_url: str | None = None
-) -> Iterator[tuple[str, str]]:
-    """Name and text of each file for Prometheus, its runbooks at the given page (default: the
-    monitor's own).
+    monitor_url: str | None, runbooks_url: str | None = None, grafana_url: str | None = None,
+    folder: Path = GRAFANA.parent / "prometheus",
+) -> Iterator[tuple[str, str]]:  # fmt: skip
+    """Name and text of each file with rules, for Prometheus if no other folder is said: runbooks at
+    the given page (default: the monitor's own), dashboards in the given Grafana.
     """
     page = runbooks_url or f"{(monitor_url or MONITOR_URL).rstrip('/')}/runbooks"
-    for path in sorted((GRAFANA.parent / "prometheus").glob("*.yml")):
-        yield path.name, path.read_text().replace(f"{MONITOR_URL}/runbooks#", f"{page}#")
+    for path in sorted(folder.glob("*.y*ml")):
+        text = path.read_text().replace(f"{MONITOR_URL}/runbooks#", f"{page}#")
+        yield path.name, text.replace(GRAFANA_URL, (grafana_url or GRAFANA_URL).rstrip("/"))
 
 
 def printable(text: str) -> str:

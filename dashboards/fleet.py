@@ -1,189 +1,197 @@
-"""Fleet: one screen for a wall. Nine panels, three questions, no scrolling at 1920 x 1080."""
+"""Fleet: one screen for a wall and for 3 a.m., without scrolling at 1920 x 1080.
+
+First every job, so that no lucky one hides another; then the chosen job: does it train, and is it
+my turn? Then its incidents over the full width, and where the time goes.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from lightkeeper.dashboards.drill_downs import incident_table
-from lightkeeper.dashboards.panels import (
-    Board,
-    ColumnStyle,
-    Query,
-    curves,
-    more,
-    rank_links,
-    rows,
-    tile,
-)
+from lightkeeper.dashboards.panels import Board, Column, Query, curves, more, rows, tile
 from lightkeeper.dashboards.selectors import (
-    ALONE,
-    BLUE,
-    GREEN,
+    CAUSES,
     GREY,
-    GROUP,
     HEALTH,
-    KEEPER,
+    JOB_STATE,
     KEEPER_STATE,
-    MONITOR,
-    ORANGE,
-    PURPLE,
-    RED,
-    WITHOUT,
-    YELLOW,
-    ZERO,
+    NOT_SEEN,
+    SEVERITY,
+    UNSEEN,
+    age,
+    called,
+    goodput,
+    keeper,
+    mon,
     or_none,
 )
 
-_GROUPS: Final = more("Replica groups", "lightkeeper-groups")
-_INCIDENTS: Final = more("Incidents", "lightkeeper-incidents")
-
-_GOOD: Final = f"sum(rate(lightkeeper_effective_rank_seconds_total{{{MONITOR}}}[$__rate_interval]))"
-_BAD: Final = f"rate(lightkeeper_ineffective_rank_seconds_total{{{MONITOR}}}[$__rate_interval])"
-_LOST: Final = f"(sum({_BAD}) or {ZERO})"
-_RANKS: Final = f"sum(lightkeeper_ranks{{{MONITOR}}})"
-_GOODPUT: Final = f"{_GOOD} / (({_RANKS} > {_GOOD} + {_LOST}) or ({_GOOD} + {_LOST}))"
-"""Over all existing ranks: a lost second appears with its cause, up to a minute later."""
+_JOB: Final = "cluster, namespace, job_id"
+_MONITOR: Final = "cluster, namespace, instance"
+_LATELY: Final = f"max by ({_JOB}) (last_over_time(lightkeeper_job_info[1h]))"
+"""1 for each job of the last hour, whether its monitor is still seen or not."""
+_GOOD: Final = {0.0: "red", 0.8: "orange", 0.95: "green"}
 
 
-def fleet_board() -> Board:
-    return Board(
-        uid="lightkeeper-fleet",
-        title="Lightkeeper: fleet",
-        about="Is it training, can I trust the keeper, who is bad now? One screen; each panel "
-        "leads on.",
-        rows=(
-            ("Is it training, and can I trust the keeper?", _training()),
-            ("Who is bad now?", _bad()),
-            ("Where does the time go?", _time()),
-        ),
-        height=7,  # three times, plus the row titles: 24 units of 38 pixels, 912
+def _of_job(expr: str, *keep: str) -> str:
+    """The worst of the job's monitors, with the job's name; `keep`: labels to keep as well."""
+    info = f"max by ({_MONITOR}, job_id) (lightkeeper_job_info)"
+    by = ", ".join((_JOB, *keep))
+    return f"max by ({by}) (({expr}) * on ({_MONITOR}) group_left (job_id) {info})"
+
+
+def _alerts() -> str:
+    """Since when each of them fires, with its job where only the monitor is known."""
+    ours = 'alertname=~"Lightkeeper.+"'
+    firing = (
+        f"(ALERTS_FOR_STATE{{{ours}}} and ignoring (alertstate) "
+        f'ALERTS{{{ours}, alertstate="firing"}})'
+    )
+    info = "topk by (instance) (1, last_over_time(lightkeeper_job_info[1h]))"
+    watching = "time() + 0 * max(lightkeeper_monitor_active)"
+    unloaded = f"{watching} unless on () max(job_id:lightkeeper_monitor_active:max)"
+    return (
+        f"{firing} * on (instance) group_left (job_id) {info} "
+        f"or ({firing} unless on (instance) {info}) "
+        f"or {called(unloaded, 'alertname', 'rules.yml is not loaded here')}"
     )
 
 
-def _training() -> list[Any]:
-    pace = f"max(rate(lightkeeper_group_commits_total{{{MONITOR}}}[$__rate_interval]))"
-    fresh = 'time() - max(lightkeeper_rank_last_commit_timestamp_seconds{job_id=~"$job"})'
-    return [
-        tile(
-            "Goodput now",
-            _GOODPUT,
-            unit="percentunit",
-            decimals=1,
-            base=RED,
-            levels={0.8: ORANGE, 0.95: GREEN},
-            width=5,
-            links=more("Lost seconds by cause", "lightkeeper-incidents"),
-            says="Share of the ranks' time that trains. When it is low, 'Where ranks' time goes' "
-            "says what takes the rest.",
-        ),
-        tile(
-            "Steps a second",
-            pace,
-            unit="suffix: steps/s",
-            decimals=2,
-            base=RED,
-            levels={0.000001: GREEN},
-            width=5,
-            links=_GROUPS,
-            says="Committed steps a second of the fastest group; groups of one quorum commit "
-            "together. At 0: look at 'Open incidents' below; without one, at the Lighthouse.",
-        ),
-        tile(
-            "Since the last commit",
-            fresh,
-            unit="s",
-            decimals=0,
-            levels={30.0: ORANGE, 120.0: RED},
-            width=5,
-            says="Seconds since any rank committed a step. Grows while the fleet stands still: "
-            "see who is bad, in the next row. Needs the ranks scraped.",
-        ),
-        tile(
-            "Held back now",
-            f"sum(lightkeeper_holding{{{MONITOR}}}) or {ALONE} - 1",
-            levels={1.0: ORANGE},
-            values=WITHOUT,
-            width=4,
-            links=_INCIDENTS,
-            says="Firing incidents about which a guard lets nothing be done. It is your turn: "
-            "Incidents says which guard holds, the incident's page says why.",
-        ),
-        tile(
-            "The keeper",
-            f"max({KEEPER}) or vector(5)",
-            values=KEEPER_STATE,
-            base=GREY,
-            width=5,
-            links=more("Keeper", "lightkeeper-keeper"),
-            says="Does it act? 'no Lighthouse': it has none, and watches only. 'observes': it only "
-            "says whom it would evict. 'paused': somebody pressed the switch; `lightkeeper resume` "
-            "ends it. 'doubts itself': Keeper says why. 'Lighthouse away': start it again. 'not "
-            "seen': the monitor is down or not scraped; nothing else here is to be believed.",
-        ),
-    ]
+_CHOOSE: Final = "/d/lightkeeper-fleet?${__url_time_range}" + "".join(
+    f'&var-{name.removesuffix("_id")}=${{__data.fields["{name}"]}}' for name in _JOB.split(", ")
+)
+_JOBS: Final = [
+    rows(
+        "Jobs",
+        Column("cluster", 70),
+        Column("namespace", 95),
+        Column("job", label="job_id", links={"Show this job": _CHOOSE}),
+        Column("state", 145, expr=f"{_of_job('lightkeeper_job_state')} or 12 * {_LATELY}",
+               values=JOB_STATE),
+        Column("last commit", 100, unit="s", decimals=0,
+               expr=_of_job(age("lightkeeper_job_last_commit_timestamp_seconds"))),
+        Column("goodput, 5 min", 120, unit="percentunit", decimals=0, levels=_GOOD,
+               expr=f"{_of_job(goodput('5m', ''))} >= 0"),
+        Column("", expr=_of_job(f"topk by ({_MONITOR}) (1, lightkeeper_rank_suspect)",
+                                "replica_group", "rank", "host")),
+        Column("suspect", 90, label="replica_group"),
+        Column("rank", 50),
+        Column("host", 110),
+        Column("", expr=_of_job(f"topk by ({_MONITOR}) (1, lightkeeper_holding > 0)", "guard")),
+        Column("held by", 90, label="guard"),
+        Column("keeper", 140, expr=f"{_of_job(keeper(''))} or 7 * {_LATELY}", values=KEEPER_STATE),
+        Column("ranks", 60, expr=_of_job(f"sum by ({_MONITOR}) (lightkeeper_ranks)")),
+        Column("scraped", 70, expr=f'sum by ({_JOB}) (up{{job_id!="", rank!=""}})'),
+        sort="state", width=17, height=6, empty="no monitor is scraped",
+        says="All jobs that this Prometheus knows, the worst first; click one to show it below. "
+        "'scraped': how many of its ranks' own pages Prometheus reads, which only the Rank "
+        "dashboard needs. 'monitor not seen': nobody watches that job.",
+    ),
+    rows(
+        "Alerts",
+        Column("since", 125, expr=f"1000 * ({_alerts()})", unit="dateTimeFromNow"),
+        Column("severity", 75, values=SEVERITY),
+        Column("alert", label="alertname"),
+        Column("of job", 90, label="job_id"),
+        hidden=("alertstate", "sink", "detector", "state", "kind", "run", "url"),
+        sort="since", width=7, height=6, empty="no alert fires",
+        says="Prometheus' alerts that fire, of all jobs; their rules are in dashboards/prometheus. "
+        "Alerts that Grafana itself evaluates are under Alerting.",
+    ),
+]  # fmt: skip
 
+_HELD: Final = or_none(f"max by (guard) ({mon('holding')}) > 0", "guard", acts=True)
+_COMMIT: Final = mon("job_last_commit_timestamp_seconds")
+_NOW: Final = [
+    tile(
+        "Training", Query(f"max({mon('job_state')})"), values=JOB_STATE,
+        width=5, height=4, empty=NOT_SEEN,
+        says="What the monitor's page says in its headline. 'stalling': no commits, and the "
+        "culprit is not known yet; 'not training': an incident below says who it is.",
+    ),
+    tile(
+        "Since the last commit",
+        Query(f"max({age(_COMMIT)})", "last commit"),
+        Query(f"max({mon('job_usual_commit_seconds')})", "a commit usually takes"),
+        text="value_and_name", unit="s", width=5, height=4, empty="no commit known",
+        says="Seconds since any rank committed a step, and how long that usually takes. The "
+        "job is late after three usual commits, and stands after five.",
+    ),
+    tile(
+        "Held back by",
+        Query(f"{_HELD} or {called(f'-{UNSEEN}', 'guard', NOT_SEEN)}", "{{guard}}"),
+        text="name", levels={0.0: "green", 1.0: "orange"}, width=5, height=4,
+        links=more("Incidents", "lightkeeper-incidents"),
+        says="The guard that holds an eviction back: it is your turn. The incident's page says "
+        "why, and has the button. 'none': the keeper does what is to be done.",
+    ),
+    tile(
+        "The keeper", Query(f"max({keeper()}) or vector(7)"), values=KEEPER_STATE,
+        width=4, height=4, links=more("Keeper", "lightkeeper-keeper"),
+        says="Does it act? 'no Lighthouse': it watches only. 'observes': it only says whom it "
+        "would evict. 'doubts itself': Keeper says why. 'paused': somebody pressed the switch; "
+        "`lightkeeper resume` ends it. 'Lighthouse away': start it again. 'not seen': the "
+        "monitor is down or not scraped; nothing else here is to be believed.",
+    ),
+    tile(
+        "Goodput",
+        *(Query(f"max({goodput(window)})", name)
+          for window, name in (("5m", "5 min"), ("1h", "hour"), ("1d", "day"))),
+        text="value_and_name", unit="percentunit", decimals=0, levels=_GOOD, width=5, height=4,
+        empty="no steps", links=more("Lost seconds by cause", "lightkeeper-incidents"),
+        says="Share of the ranks' time that trained. When it is low, 'Where ranks' time goes' "
+        "says what takes the rest.",
+    ),
+    incident_table(
+        "Open incidents", 'state!="resolved"', "dateTimeFromNow",
+        width=24, height=5, empty="no open incident",
+        says="What is wrong now, newest first. Click the incident: its page tells who did it, how "
+        "it is known, and what was done. Click rank or host for their pages.",
+    ),
+]  # fmt: skip
 
-def _bad() -> list[Any]:
-    return [
-        incident_table(
-            "Open incidents",
-            f'{MONITOR}, state!="resolved"',
-            ColumnStyle("Value", "began", unit="dateTimeFromNow", width=120),
-            width=14,
-            empty="no open incident",
-            says="What is wrong now, newest first. Click the incident: its page tells who did it, "
-            "how it is known, and what was done.",
-        ),
-        rows(
-            "Suspects",
-            [f"lightkeeper_rank_suspect{{{GROUP}}} == 1"],
-            [
-                ColumnStyle("replica_group", "group", width=110),
-                ColumnStyle("rank", links=rank_links(series=False), width=70),
-                ColumnStyle("host"),
-                ColumnStyle("kind"),
-                ColumnStyle("role"),
-            ],
-            hidden=("Value",),
-            width=10,
-            empty="nobody is suspected",
-            says="Culprits of open incidents, and candidates where no culprit can be named; "
-            "victims are not among them. Click the rank for its page, stacks and flight record, "
-            "through the monitor.",
-        ),
-    ]
+_GROWN: Final = f"max({mon('effective_rank_seconds_total')})"
+_TRAINS: Final = f"max(rate({mon('effective_rank_seconds_total')}[$__rate_interval]))"
+_LOST: Final = f"max by (cause) (rate({mon('ineffective_rank_seconds_total')}[$__rate_interval]))"
+_RANKS: Final = f"max(sum by (instance) ({mon('ranks')}))"
+_REST: Final = f"clamp_min({_RANKS} - {_TRAINS} - (sum({_LOST}) or 0 * {_RANKS}), 0)"
+_TIME: Final = [
+    curves(
+        "Where ranks' time goes (ranks)",
+        Query(f"clamp_max({_TRAINS}, scalar({_RANKS})) and {_GROWN} > 0", "training"),
+        Query(_LOST, "{{cause}}"),
+        Query(f"{_REST} and {_GROWN} > 0", "cause not known yet"),
+        stacked=True, colours=CAUSES, width=10, height=7, empty="the job reports no steps",
+        coarse="1m",  # seconds whose cause takes a minute to find are counted all at once
+        says="How many ranks train, and what keeps the others from it; a cause is known within "
+        "a minute. A band that stays is worth a repair: open Incidents for that kind.",
+    ),
+    curves(
+        "Ranks by health", Query(f"max by (health) ({mon('ranks')}) > 0", "{{health}}"),
+        stacked=True, colours={health: colour for health, (_, colour) in HEALTH.items()},
+        width=7, height=7, links=more("Replica groups", "lightkeeper-groups"),
+        says="Yellow ranks wait for others. One red rank among yellow ones is the one to look "
+        "at. Many unreachable at once: first the network between them and the monitor.",
+    ),
+    curves(
+        "Tokens a second",
+        Query(f"max(sum by (instance) (rate({mon('group_tokens_total')}[$__rate_interval])))", "tokens/s"),
+        unit="short", colours={"tokens/s": "blue"}, width=4, height=7,
+        empty="the job reports no tokens",
+        says="Tokens trained on, all groups together. A step down: a group left, or steps got longer.",
+    ),
+    curves(
+        "Loss", Query(f"max({mon('job_loss')})", "median of ranks"), floor=None,
+        colours={"median of ranks": GREY}, width=3, height=7, empty="the job reports no loss",
+        says="Median of the losses that the ranks last reported. One that jumps up and stays: "
+        "look at the Rank dashboard for the ranks whose loss it is.",
+    ),
+]  # fmt: skip
 
-
-def _time() -> list[Any]:
-    return [
-        curves(
-            "Where ranks' time goes",
-            Query(_GOOD, "training"),
-            Query(or_none(f"sum by (cause) ({_BAD})", "cause"), "{{cause}}"),
-            Query(f"clamp_min({_RANKS} - {_GOOD} - {_LOST}, 0)", "cause not known yet"),
-            stacked=True,
-            width=16,
-            coarse="1m",  # seconds whose cause takes a minute to find are counted all at once
-            unit="suffix: ranks",
-            colours={
-                "training": GREEN,
-                "starting": BLUE,
-                "recovering": YELLOW,
-                "unexplained": PURPLE,
-                "cause not known yet": GREY,
-            },
-            says="How many ranks train, and what keeps the others from it; a cause is known within "
-            "a minute. A band that stays is worth a repair: open Incidents for that kind.",
-        ),
-        curves(
-            "Ranks by health",
-            Query(f"sum by (health) (lightkeeper_ranks{{{MONITOR}}})", "{{health}}"),
-            stacked=True,
-            unit="suffix: ranks",
-            width=8,
-            colours=HEALTH,
-            links=_GROUPS,
-            says="Yellow ranks wait for others. One red rank among yellow ones is the one to look "
-            "at. Many unreachable at once: first the network between them and the monitor.",
-        ),
-    ]
+FLEET: Final = Board(
+    uid="lightkeeper-fleet",
+    title="Lightkeeper: fleet",
+    about="Which job stands, is it my turn, who did it? One screen; each panel leads on.",
+    rows={"Every job": _JOBS, "$job: does it train, and is it my turn?": [*_NOW, *_TIME]},
+)

@@ -527,7 +527,7 @@ class Service:
         registry.register(Filled(page_metrics.LEASE, self._lease.standing))
         bounds = self._options.bounds
         wait = partial(keeper.idle.wait, _SCRAPE_WAITS_S)
-        registry.register(ViewCollector(lambda: keeper.view, bounds, wait))
+        registry.register(ViewCollector(lambda: keeper.view, bounds, wait, self._for_people))
         queues: dict[str, Callable[[], int]] = {
             "store": lambda: store.pending,
             "journal": lambda: keeper.journal_stats.waiting,

@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 
 from lightkeeper.gate.denylist import DenialScope, GateView
 from lightkeeper.monitor.act.gate import Gatekeeper
+from lightkeeper.monitor.decide.headline import Headline, JobState, headline_of
 from lightkeeper.monitor.decide.tempo import Tempo
 from lightkeeper.monitor.decide.view import GroupView, View
 from lightkeeper.monitor.detect.self_health import Condition
@@ -43,9 +44,9 @@ from lightkeeper.monitor.metric import (
     Metrics,
     Values,
 )
-from lightkeeper.monitor.model.eviction import Guard, rulings
+from lightkeeper.monitor.model.eviction import Eviction, Guard, Hold, rulings
 from lightkeeper.monitor.model.grouping import grouped
-from lightkeeper.monitor.model.incident import State
+from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, Host, RankName, group_of, split_rank_name
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
 from lightkeeper.monitor.model.verdict import FAULTS, OF_LIGHTHOUSE, RankHealth
@@ -70,6 +71,12 @@ class ScrapeView:
 
     view: View
     bounds: Bounds = Bounds()
+    url: str = ""
+    """Where browsers reach this monitor."""
+
+    @cached_property
+    def headline(self) -> Headline:
+        return headline_of(self.view)
 
     @cached_property
     def exported_groups(self) -> tuple[GroupView, ...]:
@@ -85,13 +92,28 @@ class ScrapeView:
     def busy(self) -> tuple[RankName, ...]:
         """Ranks with a known tempo and their own series, sorted."""
         tempos, healths = self.view.tempos, self.view.result.rank_health
-        suspects = {rank for incident in self.view.opened for rank in incident.suspects}
+        suspects = self._suspects
         worst = nsmallest(
             self.bounds.ranks, tempos,
             lambda rank: (rank not in suspects, healths.get(rank) is RankHealth.HEALTHY,
                           -tempos[rank].busy_s, rank),
         )  # fmt: skip
         return tuple(sorted(worst))
+
+    @cached_property
+    def unwell(self) -> Mapping[RankName, RankHealth]:
+        """Ranks that are not healthy and have a series of their own: the worst first."""
+        healths, suspects = self.view.result.rank_health, self._suspects
+        unwell = (rank for rank, health in healths.items() if health is not RankHealth.HEALTHY)
+        worst = nsmallest(
+            self.bounds.ranks, unwell,
+            lambda rank: (rank not in suspects, -STATES[healths[rank]], rank),
+        )  # fmt: skip
+        return {rank: healths[rank] for rank in worst}
+
+    @cached_property
+    def _suspects(self) -> frozenset[RankName]:
+        return frozenset(rank for incident in self.view.opened for rank in incident.suspects)
 
     @cached_property
     def tempos(self) -> Mapping[GroupName, Sequence[Tempo]]:
@@ -120,19 +142,48 @@ _NO_STEPS: Final = "no rank of the group answers, or none reports steps"
 _NO_TEMPO: Final = "who committed nothing within the last 15 s"
 _NOT_YET: Final = "the group did not do it yet, or is not TorchFT"
 
-STATES: Final = {
-    "healthy": 0, "waiting": 1, "starting": 2, "stalled": 3, "unreachable": 4, "dead": 5,
-    "evicting": 6, "late": 7, "slow": 8, "corrupt": 9, "traced": 10,
-    "finished": 11, "ended": 12,
+_HEALTHS: Final = ("healthy", "finished", "starting", "waiting", "late", "slow", "ended", "traced",
+                   "evicting", "unreachable", "corrupt", "stalled", "dead")  # fmt: skip
+STATES: Final[Mapping[str, int]] = {health: code for code, health in enumerate(_HEALTHS)}
+"""Health of a rank or group -> value of `lightkeeper_group_state`; the worst is the highest."""
+JOB_STATES: Final[Mapping[str, int]] = {
+    state: code for code, state in enumerate((
+        JobState.TRAINING, JobState.FINISHED, JobState.WATCHING, JobState.WAITING,
+        JobState.STARTING, JobState.PAUSING, JobState.INTERRUPTED, JobState.DISTURBED,
+        JobState.LATE, JobState.ENDED, JobState.STALLING, JobState.STOPPED,
+    ))
 }  # fmt: skip
-"""Health of a group -> value of `lightkeeper_group_state`."""
+"""What the headline says of the job -> value of `lightkeeper_job_state`; the worst is the highest.
+"""
+
+
+def _numbered(states: Mapping[str, int]) -> str:
+    """`0 healthy, 1 finished, ...`."""
+    return ", ".join(f"{code} {state}" for state, code in states.items())
+
 
 Fill = Callable[[ScrapeView], Values]
 
 
 def _jobs(scene: ScrapeView) -> Values:
+    run = next(iter(scene.view.runs), None)
     jobs = {seen.identity.job for seen in scene.view.snapshot.observations}
-    return dict.fromkeys(sorted(jobs)[:_JOBS_TOLD], 1)
+    jobs = jobs or ({run.job} if run is not None else set())
+    rows = [(job, "" if run is None else run.id, scene.url) for job in sorted(jobs)[:_JOBS_TOLD]]
+    return dict.fromkeys(rows, 1)
+
+
+def _last_commit(scene: ScrapeView) -> Values:
+    age_s = scene.headline.commit_age_s
+    return None if age_s is None else scene.view.snapshot.now_s - age_s
+
+
+def _loss(scene: ScrapeView) -> Values:
+    """Of live ranks: a dead one's page keeps its last."""
+    reports = (report for report in scene.view.snapshot.reports.values() if report.process.alive)
+    steps = (report.step for report in reports if report.step is not None)
+    losses = [step.loss for step in steps if step.loss is not None and step.loss_finite]
+    return median(losses) if losses else None
 
 
 def _tally(every: Iterable[T], kinds: Iterable[T]) -> dict[T, int]:
@@ -212,16 +263,30 @@ def _last_s(part: str) -> Fill:
 
 
 _OF_FLEET: Final[Metrics] = (
-    FLEET.gauge("job_info", "1, with the job's id as its ranks report it.", ("job_id",), _jobs,
-        series="1", absent="no rank"),
+    FLEET.gauge("job_info", "1, with the job's id as its ranks report it, its run, and the address "
+        "at which browsers reach this monitor (`--public-url`).", ("job_id", "run", "url"), _jobs,
+        series="1", absent="no rank was ever seen"),
+    FLEET.gauge("job_state", "What the page's headline says of the job, the worst highest: "
+        f"{_numbered(JOB_STATES)}.", (), lambda scene: JOB_STATES[scene.headline.state]),
+    FLEET.gauge("job_last_commit_timestamp_seconds",
+        "Unix time at which any rank last committed a step.", (), _last_commit,
+        absent="no rank that is here has committed one"),
+    FLEET.gauge("job_usual_commit_seconds",
+        "Usual seconds from commit to commit: the median of an hour in which nothing stood.", (),
+        lambda scene: scene.view.spent.usual_s, absent="it is not known yet"),
+    FLEET.gauge("job_loss", "Median of the finite losses that live ranks last reported.", (), _loss,
+        absent="no rank reports a finite loss"),
     FLEET.gauge("ranks", "Registered ranks, by health.", ("health",),
         lambda scene: _tally(scene.view.result.rank_health.values(), RankHealth), series="12"),
     FLEET.gauge("groups", "Replica groups, by the health of their worst rank.", ("health",),
         lambda scene: dict(sorted(Counter(g.health for g in scene.view.groups).items())),
         series="at most 13", absent="healths that no group has"),
-    FLEET.gauge("group_state", "Health of the group's worst rank: 0 healthy, 1 waiting, 2 "
-        "starting, 3 stalled, 4 unreachable, 5 dead, 7 late, 8 slow, 9 corrupt, 10 traced, 11 "
-        "finished, 12 ended; 6 on its way out.", GROUP,
+    FLEET.gauge("rank_state", "Health of a rank that is not healthy, numbered as the group's.",
+        RANK, lambda scene: [
+            (split_rank_name(rank), STATES[health]) for rank, health in scene.unwell.items()],
+        absent="the rank is healthy"),
+    FLEET.gauge("group_state", "Health of the group's worst rank, the worst highest: "
+        f"{_numbered(STATES)}.", GROUP,
         _groups(lambda group, _: STATES.get(group.shown)),
         absent="only the Lighthouse knows the group"),
     FLEET.gauge("group_step", "Step that the group works on.", GROUP,
@@ -336,10 +401,26 @@ def _first_seen(scene: ScrapeView) -> Values:
         key=lambda incident: (not incident.open, -incident.milestones.first_seen_s, incident.id)
     )
     return {
-        (i.id, i.kind, i.severity, i.state, i.groups[0] if len(i.groups) == 1 else ""):
+        (i.id, i.kind, i.severity, i.state, *_where(i), _did(scene.view, i)):
         i.milestones.first_seen_s
         for i in recent[:INCIDENTS_TOLD]
     }  # fmt: skip
+
+
+def _where(incident: Incident) -> tuple[str, str, str]:
+    """Group, rank and host of the suspects, each empty where they are of several."""
+    ranks, groups, hosts = incident.suspects, incident.groups, incident.hosts
+    rank = str(split_rank_name(ranks[0])[1]) if len(ranks) == 1 else ""
+    group = groups[0] if len(groups) == 1 else ""
+    return group, rank, hosts[0] if len(hosts) == 1 else ""
+
+
+def _did(view: View, incident: Incident) -> str:
+    """The guard that holds its eviction back, or how far the eviction is; empty: neither."""
+    last = _ruling(view, incident)
+    if last is None or (last.guard is not None and incident.state is not State.FIRING):
+        return ""
+    return str(last.guard or last.state)
 
 
 def _suspects(scene: ScrapeView) -> Values:
@@ -363,10 +444,15 @@ def _suspects(scene: ScrapeView) -> Values:
 def _guards(view: View) -> Iterator[Guard]:
     """The guard of each firing incident whose latest decision was to hold."""
     for incident in view.incidents:
-        rows = rulings(view.decisions.get(incident.id, ()))
-        last = max(rows, key=lambda row: row.at_s, default=None)
+        last = _ruling(view, incident)
         if incident.state is State.FIRING and last is not None and last.guard is not None:
             yield last.guard
+
+
+def _ruling(view: View, incident: Incident) -> Hold | Eviction | None:
+    """The latest decision about an incident."""
+    rows = rulings(view.decisions.get(incident.id, ()))
+    return max(rows, key=lambda row: row.at_s, default=None)
 
 
 def _offences(scene: ScrapeView) -> Values:
@@ -397,8 +483,10 @@ _OF_INCIDENTS: Final[Metrics] = (
         absent="none is open"),
     INCIDENTS.gauge("incident_first_seen_timestamp_seconds",
         "Unix time at which an incident was first seen: open ones and those of the last hour, the "
-        "50 newest. The group is that of its culprits or candidates, if they are of one.",
-        ("incident", "kind", "severity", "state", "replica_group"), _first_seen,
+        "50 newest. Group, rank and host are those of its culprits or candidates, if they have one "
+        "in common. `did` is the guard that holds its eviction back, or how far that is.",
+        ("incident", "kind", "severity", "state", "replica_group", "rank", "host", "did"),
+        _first_seen,
         series="at most 50", absent="none is open or of the last hour"),
     INCIDENTS.gauge("labelled_incidents", "Incidents that people labelled, by kind and by whether "
         "the accusation was right or wrong: precision is right / (right + wrong).",
@@ -551,6 +639,7 @@ class ViewCollector(Collector):
         bounds: how many ranks and groups have series of their own.
         wait: until the monitor has time, but not for long: the families of 10,000 ranks take 50 ms
             of the interpreter that the tick needs.
+        url: where browsers reach this monitor.
     """
 
     def __init__(
@@ -558,8 +647,10 @@ class ViewCollector(Collector):
         view: Callable[[], View | None],
         bounds: Bounds | None = None,
         wait: Callable[[], object] = lambda: None,
+        url: Callable[[], str] = lambda: "",
     ) -> None:
         self._view = view
+        self._url = url
         self._bounds = bounds or Bounds()
         self._wait = wait
         self._cached: tuple[View | None, tuple[Metric, ...]] = (None, ())
@@ -571,6 +662,6 @@ class ViewCollector(Collector):
         if view is not None and view is not self._cached[0]:
             self._wait()
             view = self._view() or view
-            scene = ScrapeView(view, self._bounds)
+            scene = ScrapeView(view, self._bounds, self._url())
             self._cached = view, tuple(each for metric in METRICS for each in metric.read(scene))
         return self._cached[1]

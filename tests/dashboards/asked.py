@@ -92,10 +92,12 @@ def queries(board: Mapping[str, Any]) -> Iterator[BoardQuery]:
 
 
 def filled(expr: str, **values: str) -> str:
-    """`expr` as Prometheus gets it: every variable not in `values` means all."""
-    values = {"topn": "40", **values}
-    every = {"run": ".*"}  # ranks that no monitor lists to Prometheus have no run
-    return re.sub(r"\$(\w+)", lambda name: {**every, **values}.get(name[1], ".+"), expr)
+    """`expr` as Prometheus gets it: every variable not in `values` means all; cluster and namespace
+    are none.
+    """
+    # ranks that no monitor lists to Prometheus have no run
+    values = {"topn": "40", "run": ".*", "cluster": "", "namespace": "", **values}
+    return re.sub(r"\$(\w+)", lambda name: values.get(name[1], ".+"), expr)
 
 
 class Prometheus:
@@ -134,17 +136,21 @@ def _body(error: urllib.error.HTTPError) -> Any:
         return None
 
 
-def ask(prom: Prometheus, query: BoardQuery, *, span_s: int, scrape_s: int) -> PanelAnswer:
+def ask(
+    prom: Prometheus, query: BoardQuery, *, job: str, span_s: int, scrape_s: int
+) -> PanelAnswer:
     """Run one query as its panel does, over the last `span_s` or for now.
 
     Args:
         prom: the Prometheus.
         query: of a dashboard.
+        job: the one that is shown.
         span_s: the time shown.
         scrape_s: Prometheus's scrape interval, from which `$__rate_interval` follows.
     """
     rate_s = max(STEP_S + scrape_s, 4 * scrape_s)
-    expr = filled(query.expr, __rate_interval=f"{rate_s}s", __range=f"{span_s}s")
+    times = {"__rate_interval": f"{rate_s}s", "__interval": "60s", "__range": f"{span_s}s"}
+    expr = filled(query.expr, job=job, **times)
     now_s = time.time()
     try:
         if query.instant:
@@ -161,8 +167,11 @@ def ask(prom: Prometheus, query: BoardQuery, *, span_s: int, scrape_s: int) -> P
 
 
 def ask_all(prom: Prometheus, *, span_s: int, scrape_s: int) -> list[PanelAnswer]:
+    """Every query of every dashboard, for the first job that there is."""
+    match = {"match[]": "lightkeeper_job_info"}
+    job = next(iter(prom.api("label/job_id/values", **match)), "")
     every = [query for board in read_boards() for query in queries(board)]
-    return [ask(prom, query, span_s=span_s, scrape_s=scrape_s) for query in every]
+    return [ask(prom, query, job=job, span_s=span_s, scrape_s=scrape_s) for query in every]
 
 
 def scrapes_a_monitor(prom: Prometheus) -> bool:

@@ -4,9 +4,12 @@ By the catalogue from which docs/metrics.md is made. That real pages hold what i
 else, is asked by `tests/prometheus/`.
 """
 
+from tests.dashboards.rules import recorded
 from tests.metrics_doc.catalogue import GATES_PAGE, catalogue, every
 
-EXPORTED = frozenset({"up"}) | frozenset(name for entry in every() for name in entry.names)
+EXPORTED = frozenset(
+    {"up", "ALERTS", "ALERTS_FOR_STATE", "process_start_time_seconds", *recorded()}
+) | frozenset(name for entry in every() for name in entry.names)
 """What PromQL may name."""
 
 FAMILIES = frozenset(entry.name for entry in every())

@@ -68,10 +68,11 @@ def test_a_prometheus_that_has_all_of_it_passes(serve, capsys) -> None:
     assert check(fake, "--range", "600", "--scrape", "5") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == f"{len(EVERY)} queries, 0 failed or empty"
-    assert lines[0].split(maxsplit=3) == ["ok", "3", "fleet", "panel Goodput now/A"]
-    paths = {path for path, _ in fake.asked}
-    assert paths == {"/api/v1/query", "/api/v1/query_range"}
-    for _, parameters in fake.asked:
+    assert lines[0].split(maxsplit=3) == ["ok", "3", "fleet", "panel Jobs/A"]
+    _seen, (jobs, _), *others = fake.asked
+    assert jobs == "/api/v1/label/job_id/values"
+    assert {path for path, _ in others} == {"/api/v1/query", "/api/v1/query_range"}
+    for _, parameters in others:
         assert "$" not in parameters["query"]
         if "start" in parameters:
             assert float(parameters["end"]) - float(parameters["start"]) == pytest.approx(600)
@@ -79,10 +80,10 @@ def test_a_prometheus_that_has_all_of_it_passes(serve, capsys) -> None:
 
 def test_a_refused_query_and_an_empty_panel_are_found_and_a_quiet_one_is_not(serve, capsys) -> None:
     def answer(_, parameters: dict[str, str]) -> tuple[int, bytes]:
-        expr = parameters["query"]
+        expr = parameters.get("query", "")
         if "by (health)" in expr:
             return refused("parse error:\n  no such thing")
-        empty = ("rank_last_commit_timestamp", "rank_suspect")
+        empty = ("group_step", "rank_suspect")
         return said(0 if any(metric in expr for metric in empty) else 1)
 
     fake = serve(answer)
@@ -90,8 +91,8 @@ def test_a_refused_query_and_an_empty_panel_are_found_and_a_quiet_one_is_not(ser
     report = json.loads(capsys.readouterr().out)
     by_name = {f"{query['board']}: {query['where']}": query for query in report["queries"]}
     states = {name: (query["found"], query["said"]) for name, query in by_name.items()}
-    assert states["fleet: panel Since the last commit/A"] == ("EMPTY", "")
-    assert states["fleet: panel Suspects/A"] == ("quiet", "nobody is suspected")
+    assert states["groups: panel Groups, worst first/B"] == ("quiet", "no group")
+    assert states["incidents: panel Suspects/A"] == ("quiet", "nobody is suspected")
     assert states["fleet: panel Ranks by health/A"] == (
         "FAILED", "parse error: no such thing",
     )  # fmt: skip

@@ -126,5 +126,5 @@ def test_the_list_says_what_each_answers(capsys):
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition("  ")[0] for line in lines[::2]] == UIDS
-    assert lines[0].endswith("(9 panels)")
+    assert lines[0].endswith("(12 panels)")
     assert all(line.strip() for line in lines[1::2])

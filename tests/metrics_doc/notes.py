@@ -21,6 +21,7 @@ _TIMES: Final = (
 
 RANK: Final[dict[str, tuple[str, str]]] = {
     "lightkeeper_rank_alive": ("1", ""),
+    "lightkeeper_rank_process_state": ("1", "where /proc does not say"),
     "lightkeeper_rank_unhooked_functions": ("1", ""),
     "lightkeeper_rank_info": ("1", ""),
     **{f"lightkeeper_rank_{name}": ("1", _NO_STEPS) for name in _RANK_STEPS},
@@ -36,6 +37,7 @@ RANK: Final[dict[str, tuple[str, str]]] = {
     "lightkeeper_rank_finite": ("1", "nobody said whether anything was finite"),
     "lightkeeper_rank_nonfinite_attempts_total": ("1", "nobody said whether anything was finite"),
     "lightkeeper_rank_fingerprint_step": ("1", "no fingerprint was taken since the last heal"),
+    "lightkeeper_rank_phase_since_timestamp_seconds": ("1; over time P", _NO_STEPS),
     "lightkeeper_rank_phase_seconds_total": ("P, at most 16", _NO_STEPS),
     "lightkeeper_rank_user_total": ("at most 16", "the program counts nothing of its own"),
     "lightkeeper_rank_communication_seconds_total": ("1", _NO_STEPS),

@@ -8,7 +8,14 @@ from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.tempo import Tempo, TempoBook
 from lightkeeper.monitor.decide.view import RecentIncidents, View
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Decision, Eviction, EvictionState, Hold, Remembered
+from lightkeeper.monitor.model.eviction import (
+    Decision,
+    Eviction,
+    EvictionState,
+    Hold,
+    Release,
+    Remembered,
+)
 from lightkeeper.monitor.model.names import GroupName, Host, RankName, ReplicaId, rank_name
 from lightkeeper.monitor.model.observation import (
     Failure,
@@ -164,10 +171,10 @@ class Simulated:
         )
 
 
-def _row(decision: Eviction | Hold, now_s: float) -> Decision:
+def _row(decision: Eviction | Hold | Release, now_s: float) -> Decision:
     match decision:
         case Eviction():
             asked = {"asked_s": now_s, "decided_s": None, "state": EvictionState.ASKING}
             return replace(decision, taken_up=True, **asked)
-        case Hold():
+        case Hold() | Release():
             return replace(decision, at_s=now_s)

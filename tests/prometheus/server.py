@@ -104,8 +104,14 @@ def example_config(monitor_url: str, *rules: Path) -> str:
 
 
 @contextmanager
-def prometheus(config_text: str) -> Iterator[Prometheus]:
-    """A server with this configuration, up; the test is skipped where there is none."""
+def prometheus(config_text: str, *flags: str, data: Path | None = None) -> Iterator[Prometheus]:
+    """A server with this configuration, up; the test is skipped where there is none.
+
+    Args:
+        config_text: its configuration.
+        flags: more of the command line.
+        data: the folder of its data; None: one that goes away.
+    """
     binary = shutil.which("prometheus")
     if binary is None:
         pytest.skip("prometheus is not installed (apt-get install prometheus)")
@@ -116,8 +122,9 @@ def prometheus(config_text: str) -> Iterator[Prometheus]:
         address = f"127.0.0.1:{free_port()}"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                [binary, f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
-                 f"--web.listen-address={address}", "--log.level=warn"],
+                [binary, f"--config.file={config}",
+                 f"--storage.tsdb.path={data or folder / 'data'}",
+                 f"--web.listen-address={address}", "--log.level=warn", *flags],
                 stdout=out, stderr=out,
             )  # fmt: skip
         try:

@@ -187,6 +187,9 @@ class RankCollector(Collector):
         name, step = report.identity, report.step
         who = (name.job, name.group, str(name.group_rank))
         yield _one(_GAUGE, "alive", "1 while the rank's process lives", who, report.process.alive)
+        yield _one(_GAUGE, "process_state", "what the kernel says of the process: 0 it ended, 1 it"
+                   " runs or sleeps, 2 it waits for a device (D), 3 a tracer stops it, 4 a signal",
+                   who, _process_state(report.process))  # fmt: skip
         yield _one(_GAUGE, "unhooked_functions",
                    "functions of TorchFT's that this version does not have",
                    who, len(report.unhooked))  # fmt: skip
@@ -199,6 +202,10 @@ class RankCollector(Collector):
             yield _rows(_COUNTER, "phase_seconds", "seconds spent in finished phases", who,
                         (((key,), step.seconds[key]) for key in sorted(step.seconds)),
                         "phase")  # fmt: skip
+            since_s = time.time() - step.phase_age_s
+            yield _rows(_GAUGE, "phase_since_timestamp_seconds",
+                        "wall-clock time since which the rank is in its present phase", who,
+                        [((step.phase,), since_s)], "phase")  # fmt: skip
             yield _rows(_COUNTER, "user", "counters of the user's own", who,
                         (((key,), step.counters[key]) for key in sorted(step.counters)),
                         "counter")  # fmt: skip
@@ -217,6 +224,13 @@ class RankCollector(Collector):
         held_s = self.follower.page.held_s() if self.follower else 0.0
         self._waited_s = max(self._waited_s, _in_communication(report) + held_s)
         return self._waited_s
+
+
+def _process_state(process: wire.Process) -> float | None:
+    """None: /proc does not say."""
+    if not process.alive:
+        return 0
+    return None if process.state is None else {"D": 2, "t": 3, "T": 4}.get(process.state, 1)
 
 
 def _in_communication(report: wire.StateReport) -> float:
