@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from lightkeeper.dashboards.selectors import MONITOR_URL, RUNBOOKS
 
 GRAFANA: Final = Path(__file__).parent / "grafana"
+_RULE: Final = """\
+# Written by `lightkeeper dashboards export` from dashboards/prometheus/: edit these.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: lightkeeper
+  namespace: lightkeeper
+spec:
+  groups:
+"""
 
 
 class CommittedError(Exception):
@@ -67,6 +78,29 @@ def rule_files(
     page = runbooks_url or f"{(monitor_url or MONITOR_URL).rstrip('/')}/runbooks"
     for path in sorted((GRAFANA.parent / "prometheus").glob("*.yml")):
         yield path.name, path.read_text().replace(f"{MONITOR_URL}/runbooks#", f"{page}#")
+
+
+def manifests(
+    boards: Iterable[Mapping[str, Any]], rules: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Name and text of each file for Kubernetes: `rules` (files by name) for the Prometheus
+    operator, and a ConfigMap for each dashboard, with the label that Grafana's sidecar looks for.
+    """
+    groups = (rules[name].partition("\ngroups:\n")[2] for name in ("rules.yml", "alerts.yml"))
+    yield "rules.yaml", _RULE + textwrap.indent("".join(groups), "  ")
+    maps = [
+        {
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {
+                "name": board["uid"], "namespace": "lightkeeper",
+                "labels": {"grafana_dashboard": "1"},
+                "annotations": {"grafana_folder": "Lightkeeper"},
+            },
+            "data": {f"{board['uid']}.json": json.dumps(board)},
+        }
+        for board in boards
+    ]  # fmt: skip
+    yield "dashboards.yaml", json.dumps({"apiVersion": "v1", "kind": "List", "items": maps})
 
 
 def printable(text: str) -> str:
