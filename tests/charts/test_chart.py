@@ -92,6 +92,23 @@ def test_chart_and_kustomize_say_the_same_of_every_object(gate, monitoring, tmp_
     assert len(by_chart) >= 18
 
 
+@pytest.mark.skipif(kustomize() is None, reason="neither kustomize nor kubectl is here")
+def test_groups_beside_the_chart_are_those_that_kustomize_makes_with_all_the_rest(tmp_path):
+    values = tmp_path / "values.env"
+    values.write_text("CHART=1\n")
+    alone = render(new_overlay(tmp_path, "groups", 5, 3, values))
+    assert {item["kind"] for item in alone.objects} == {"Job"}
+    assert list(alone.objects) == render(new_overlay(tmp_path, "whole", 5, 3)).all("Job")
+    named = {
+        reference["configMapRef"]["name"] for job in alone.objects
+        for container in job["spec"]["template"]["spec"]["containers"]
+        for reference in container["envFrom"]
+    }  # fmt: skip
+    fleet = chart()
+    assert all(fleet.one("ConfigMap", name) for name in (*named, "launch"))
+    assert fleet.one("Secret", "lightkeeper-token")
+
+
 def test_it_is_linted_with_all_its_parts_and_with_none():
     for values in ({}, EVERYTHING, {"lighthouse": {"enabled": False}, "gate": {"enabled": False}}):
         done = call("lint", "--strict", CHART, values=values)
