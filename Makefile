@@ -124,8 +124,9 @@ format: setup  ## rewrite in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-dashboards: setup  ## render the committed Grafana JSON again
+dashboards: setup  ## render the committed Grafana JSON again, and the rules as a Kubernetes object
 	$(BIN)/python -m tests.dashboards.render
+	$(BIN)/python -m tests.dashboards.operator_rules
 
 openapi: setup  ## write the WorkerServer's OpenAPI document again
 	$(BIN)/python -m tests.openapi

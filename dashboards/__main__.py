@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from lightkeeper.dashboards import committed
@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     pushed = commands.add_parser("push", help="store in a Grafana what differs from what it has")
     commands.add_parser("list", help="the dashboards and what each answers")
     out = commands.add_parser(
-        "export", help="write them, provisioning files, rules and alerts into a folder"
+        "export", help="write them, provisioning, rules, alerts, and all as Kubernetes objects"
     )
 
     pushed.add_argument("--url", required=True, help="root of Grafana: http://127.0.0.1:3000")
@@ -91,25 +91,35 @@ def _list(_args: argparse.Namespace) -> int:
     return 0
 
 
+def _fitted(args: argparse.Namespace) -> list[dict[str, Any]]:
+    urls = args.monitor_url, args.runbooks_url
+    return [committed.fitted(board, *urls) for board in committed.read_boards()]
+
+
 def _export(args: argparse.Namespace) -> int:
-    """Write dashboards, provisioning files, rules and alerts; replaces existing files."""
-    folder = args.folder / "dashboards"
-    folder.mkdir(parents=True, exist_ok=True)
-    for board in committed.read_boards():
-        path = folder / f"{board['uid']}.json"
-        fitted = committed.fitted(board, args.monitor_url, args.runbooks_url)
-        path.write_text(json.dumps(fitted, indent=2, sort_keys=True) + "\n")
-        print(path)
+    """Write dashboards, provisioning files, rules and alerts, and all of it as Kubernetes objects;
+    replaces existing files.
+    """
+    boards, site = _fitted(args), (args.monitor_url, args.runbooks_url, args.grafana_url)
+    rules = dict(committed.rule_files(*site))
+    files = {
+        "dashboards": {
+            f"{board['uid']}.json": json.dumps(board, indent=2, sort_keys=True) + "\n"
+            for board in boards
+        },
+        "prometheus": rules,
+        "alerting": dict(committed.rule_files(*site, committed.GRAFANA / "alerting")),
+        "kubernetes": dict(committed.manifests(boards, rules)),
+    }  # fmt: skip
+    for name, texts in files.items():
+        folder = args.folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, text in texts.items():
+            (folder / file).write_text(text)
+        print(folder)
     provisioning = args.folder / "provisioning"
     shutil.copytree(committed.GRAFANA / "provisioning", provisioning, dirs_exist_ok=True)
     print(provisioning)
-    site = args.monitor_url, args.runbooks_url, args.grafana_url
-    for source in (committed.GRAFANA.parent / "prometheus", committed.GRAFANA / "alerting"):
-        rules = args.folder / source.name
-        rules.mkdir(exist_ok=True)
-        for name, text in committed.rule_files(*site, source):
-            (rules / name).write_text(text)
-        print(rules)
     return 0
 
 
@@ -122,11 +132,7 @@ def _push(args: argparse.Namespace) -> int:
     except ImportError as error:
         print(f"error: {error}: pip install 'lightkeeper[grafana]'", file=sys.stderr)
         return 1
-    boards = [
-        committed.fitted(board, args.monitor_url, args.runbooks_url)
-        for board in committed.read_boards()
-    ]
-    refused = False
+    boards, refused = _fitted(args), False
     try:
         grafana = publish.Grafana(args.url, publish.read_grafana_token(args.token_file))
         for row in publish.push_boards(grafana, boards, args.folder_uid, dry_run=args.dry_run):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,16 @@ from lightkeeper.dashboards.selectors import MONITOR_URL, RUNBOOKS
 GRAFANA: Final = Path(__file__).parent / "grafana"
 GRAFANA_URL: Final = "http://127.0.0.1:3000"
 """To which alerts link; `export --grafana-url` puts yours."""
+_RULE: Final = """\
+# Written by `lightkeeper dashboards export` from dashboards/prometheus/: edit these.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: lightkeeper
+  namespace: lightkeeper
+spec:
+  groups:
+"""
 
 
 class CommittedError(Exception):
@@ -70,6 +81,29 @@ def rule_files(
     for path in sorted(folder.glob("*.y*ml")):
         text = path.read_text().replace(f"{MONITOR_URL}/runbooks#", f"{page}#")
         yield path.name, text.replace(GRAFANA_URL, (grafana_url or GRAFANA_URL).rstrip("/"))
+
+
+def manifests(
+    boards: Iterable[Mapping[str, Any]], rules: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Name and text of each file for Kubernetes: `rules` (files by name) for the Prometheus
+    operator, and a ConfigMap for each dashboard, with the label that Grafana's sidecar looks for.
+    """
+    groups = (rules[name].partition("\ngroups:\n")[2] for name in ("rules.yml", "alerts.yml"))
+    yield "rules.yaml", _RULE + textwrap.indent("".join(groups), "  ")
+    maps = [
+        {
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {
+                "name": board["uid"], "namespace": "lightkeeper",
+                "labels": {"grafana_dashboard": "1"},
+                "annotations": {"grafana_folder": "Lightkeeper"},
+            },
+            "data": {f"{board['uid']}.json": json.dumps(board)},
+        }
+        for board in boards
+    ]  # fmt: skip
+    yield "dashboards.yaml", json.dumps({"apiVersion": "v1", "kind": "List", "items": maps})
 
 
 def printable(text: str) -> str:

@@ -59,13 +59,13 @@ TOGETHER: Final = {
     "slurm": ("tests/monitor/act/schedulers/test_real_slurm.py", "tests/examples/test_slurm.py"),
     # what starts one interpreter with torch after another comes last, when the fleets are over
     "endings": ("tests/worker_server/test_with_torch.py", "tests/worker_server/test_last_words.py"),
-    "ddp": ("tests/examples/test_ddp.py",),
+    "ddp": ("tests/examples/test_ddp.py", "tests/prometheus/test_healthy.py"),
     "fates": ("tests/worker_server/test_matrix.py",),
     "torchft": (
         "tests/worker_server/test_torchft.py",
         "tests/worker_server/test_exchange.py",
     ),
-    "recipes": ("tests/examples/test_kubernetes.py",),
+    "recipes": ("tests/examples/test_kubernetes.py", "tests/charts/"),
     "records": ("tests/worker_server/test_records.py",),
     "transfers": ("tests/worker_server/test_transfers.py",),
     "attaches": ("tests/worker_server/test_attach.py", "tests/worker_server/test_joining.py"),

@@ -10,7 +10,7 @@ set -eu
 name=${1:?usage: new-overlay.sh NAME GROUPS [MIN_REPLICAS [VALUES]]}
 groups=${2:?usage: new-overlay.sh NAME GROUPS [MIN_REPLICAS [VALUES]]}
 TRAIN_IMAGE='' KEEPER_IMAGE='' RANKS_PER_GROUP='' GPUS_PER_GROUP='' TRAIN=''
-CPU='' MEMORY='' SHM='' NODE_LABEL='' CHECKPOINTS='' STORAGE_CLASS=''
+CPU='' MEMORY='' SHM='' NODE_LABEL='' CHECKPOINTS='' STORAGE_CLASS='' CHART=''
 if [ -n "${4-}" ]; then
     . "$(realpath "$4")"
 fi
@@ -104,15 +104,15 @@ mkdir "$name"
 apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources:
-  - ../base
 HEAD
+    [ -n "$CHART" ] || echo "  - ../base"
     n=0
     while [ "$n" -lt "$groups" ]; do
         echo "  - rg_$n"
         n=$((n + 1))
     done
     [ -z "$CHECKPOINTS" ] || echo "  - checkpoints.yaml"
-    cat <<TAIL
+    [ -n "$CHART" ] || cat <<TAIL
 components:
   - ../gate
 generatorOptions:
@@ -129,7 +129,9 @@ configMapGenerator:
     behavior: merge
     literals:
       - MIN_REPLICAS=$least
-patches:
+TAIL
+    echo "patches:"
+    [ -n "$CHART" ] || cat <<BUDGET
   - target:
       kind: PodDisruptionBudget
       name: ranks
@@ -137,7 +139,7 @@ patches:
       - op: replace
         path: /spec/minAvailable
         value: $((groups - 1))
-TAIL
+BUDGET
     changes=$(job)
     if [ -n "$changes" ]; then
         printf '  - target:\n      kind: Job\n    patch: |\n%s\n' "$changes"

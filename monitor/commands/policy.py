@@ -28,28 +28,31 @@ from lightkeeper.worker_server.plain_text import escaped
 
 
 @command()
-@click.argument("file", type=FILE)
+@click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
 @as_json
-def check_policy(*, file: Path, as_json: bool) -> int:
-    """Can a policy file be used? All that is wrong with it, one line each.
+def check_policy(*, files: tuple[Path, ...], as_json: bool) -> int:
+    """Can policy files be used? All that is wrong with them, one line each.
 
     examples:
       lightkeeper check policy policy.toml
 
     a file with every option and its default: examples/policy.toml
 
-    exit status: 0 it can be used, 2 it cannot
+    exit status: 0 all can be used, 2 one cannot
     """
-    problems: tuple[str, ...] = ()
-    try:
-        effective(file, {}, loaded_s=0.0)
-    except PolicyError as exc:
-        if not as_json:
-            raise refused(exc) from exc
-        problems = tuple(exc.problems)
-    said = {"schema": 1, "file": str(file), "ok": not problems, "problems": problems}
-    tell(said, f"{file}: a policy that can be used", as_json=as_json)
-    return USAGE if problems else DONE
+    wrong: tuple[str, ...] = ()
+    for file in files:
+        problems: tuple[str, ...] = ()
+        try:
+            effective(file, {}, loaded_s=0.0)
+        except PolicyError as exc:
+            problems = tuple(exc.problems)
+        said = {"schema": 1, "file": str(file), "ok": not problems, "problems": problems}
+        tell(said, "" if problems else f"{file}: a policy that can be used", as_json=as_json)
+        wrong += problems
+    if wrong and not as_json:
+        raise refused(PolicyError(wrong))
+    return USAGE if wrong else DONE
 
 
 @command()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
 pytest.importorskip("grafana_api", reason="the grafana extra")
 
@@ -128,3 +129,20 @@ def test_the_list_says_what_each_answers(capsys):
     assert [line.partition("  ")[0] for line in lines[::2]] == UIDS
     assert lines[0].endswith("(12 panels)")
     assert all(line.strip() for line in lines[1::2])
+
+
+def test_exported_objects_hold_the_exported_files(tmp_path):
+    urls = ["--monitor-url", "http://head:8470", "--runbooks-url", "https://wiki/lk"]
+    assert main(["export", str(tmp_path), *urls]) == 0
+    rule = yaml.safe_load((tmp_path / "kubernetes/rules.yaml").read_text())
+    groups = [
+        group for name in ("rules.yml", "alerts.yml")
+        for group in yaml.safe_load((tmp_path / "prometheus" / name).read_text())["groups"]
+    ]  # fmt: skip
+    assert (rule["kind"], rule["spec"]) == ("PrometheusRule", {"groups": groups})
+    maps = yaml.safe_load((tmp_path / "kubernetes/dashboards.yaml").read_text())["items"]
+    assert {item["metadata"]["labels"]["grafana_dashboard"] for item in maps} == {"1"}
+    texts = {name: text for item in maps for name, text in item["data"].items()}
+    assert texts.keys() == {f"{uid}.json" for uid in UIDS}
+    for name, text in texts.items():
+        assert json.loads(text) == json.loads((tmp_path / "dashboards" / name).read_text())

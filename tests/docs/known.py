@@ -35,7 +35,7 @@ ELSEWHERE = {
 """Commands that read their own words, and the module that does."""
 FOREIGN = frozenset(
     ["accelerate", "amtool", "awk", "cat", "cd", "chmod", "cp", "cut", "docker", "echo",
-     "exit", "grep", "jq", "kill", "kubectl", "ls", "mkdir", "mkfifo", "mv", "openssl",
+     "exit", "grep", "helm", "jq", "kill", "kubectl", "ls", "mkdir", "mkfifo", "mv", "openssl",
      "prometheus", "promtool", "pytest", "python", "python3", "python3.11", "sacctmgr", "sbatch",
      "scontrol", "sed", "sh", "sleep", "srun", "systemctl", "torchft_lighthouse", "torchrun",
      "umask", "wait", "zcat"]

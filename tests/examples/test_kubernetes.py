@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import filecmp
+import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lightkeeper.dashboards import committed
 from lightkeeper.trainer import options as trainer_options
+from tests.dashboards import operator_rules as written
 from tests.examples.fleet import KUBERNETES, kustomize, new_overlay, render
 from tests.monitor.commands.parsing import parsed
 
@@ -22,6 +26,7 @@ pytestmark = [
 GROUPS = 5
 ROOT = Path(__file__).parents[2]
 SCALE = ROOT / "docs" / "scale.md"
+DASHBOARDS = ROOT / "dashboards"
 
 
 @pytest.fixture(scope="module")
@@ -519,3 +524,84 @@ def test_the_jobs_of_a_jobset_follow_kubernetes_own_schema():
     spec = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "rg-0"}, "spec": spec}
     validate.validate(job, "1.31", strict=True)
+
+
+# -- where the Prometheus operator is -------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory):
+    """With the component `monitoring`."""
+    folder = tmp_path_factory.mktemp("scraped")
+    path = new_overlay(folder, "my-job", 2)
+    shutil.copytree(DASHBOARDS, folder / "dashboards")
+    text = (path / "kustomization.yaml").read_text()
+    with_it = text.replace("  - ../gate\n", "  - ../gate\n  - ../monitoring\n")
+    (path / "kustomization.yaml").write_text(with_it)
+    return render(path)
+
+
+def test_the_committed_rules_are_what_the_files_for_prometheus_say(scraped):
+    assert written.PATH.read_text() == written.made(), "make dashboards writes it"
+    [rule] = scraped.all("PrometheusRule")
+    groups = [
+        group for name in ("rules.yml", "alerts.yml")
+        for group in yaml.safe_load((DASHBOARDS / "prometheus" / name).read_text())["groups"]
+    ]  # fmt: skip
+    ours = json.dumps(groups).replace(
+        "http://127.0.0.1:8470", "http://lightkeeper.lightkeeper:8470"
+    )
+    assert rule["spec"]["groups"] == json.loads(ours)
+
+
+def test_every_dashboard_is_a_config_map_for_grafana_s_sidecar(scraped):
+    maps = {
+        item["metadata"]["name"]: item for item in scraped.all("ConfigMap")
+        if item["metadata"].get("labels", {}).get("grafana_dashboard") == "1"
+    }  # fmt: skip
+    boards = committed.read_boards()
+    assert maps.keys() == {board["uid"] for board in boards}
+    for board in boards:
+        assert [json.loads(text) for text in maps[board["uid"]]["data"].values()] == [board]
+
+
+def test_it_scrapes_what_the_example_for_a_plain_prometheus_scrapes(scraped):
+    [monitor], [gate], [ranks] = map(scraped.all, ("ServiceMonitor", "PodMonitor", "ScrapeConfig"))
+    service = scraped.one("Service", "lightkeeper", "lightkeeper")
+    assert monitor["spec"]["selector"]["matchLabels"] == service["metadata"]["labels"]
+    assert monitor["spec"]["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
+    [pod] = matched(scraped, "train", gate["spec"]["selector"]["matchLabels"])
+    ports = {port["name"]: port["containerPort"] for port in container_of(pod)["ports"]}
+    assert ports[gate["spec"]["podMetricsEndpoints"][0]["port"]] == 8471
+    [found] = ranks["spec"]["httpSDConfigs"]
+    assert found["url"] == "http://lightkeeper.lightkeeper:8470/v1/sd"
+    assert ranks["spec"]["authorization"]["credentials"]["name"] == "lightkeeper-token"
+
+    example = yaml.safe_load((DASHBOARDS / "prometheus/prometheus.example.yml").read_text())
+    plain = {job["job_name"]: job for job in example["scrape_configs"]}
+    named = {
+        row["replacement"]
+        for rows in (monitor["spec"]["endpoints"][0], gate["spec"]["podMetricsEndpoints"][0],
+                     ranks["spec"])
+        for row in rows["relabelings"] if row["targetLabel"] == "job"
+    }  # fmt: skip
+    assert named == plain.keys() | {"lightkeeper-gate"}
+    assert (
+        ranks["spec"]["metricRelabelings"] == plain["lightkeeper-ranks"]["metric_relabel_configs"]
+    )
+    [listed] = plain["lightkeeper-ranks"]["http_sd_configs"]
+    assert (listed["refresh_interval"], listed["url"].rpartition("8470")[2]) == (
+        found["refreshInterval"], "/v1/sd",
+    )  # fmt: skip
+
+
+def test_prometheus_is_let_in_where_it_scrapes_and_nowhere_else(scraped, fleet):
+    prometheus = {"app.kubernetes.io/name": "prometheus"}
+    for namespace, name, port in (
+        ("lightkeeper", "prometheus", 8470), ("train", "prometheus-gate", 8471),
+        ("train", "prometheus-ranks", 12345),
+    ):  # fmt: skip
+        assert admitted(scraped, name, port, namespace) == [prometheus]
+    assert admitted(scraped, "prometheus-gate", 29511) == []
+    assert admitted(scraped, "prometheus", 22, "lightkeeper") == []
+    assert len(scraped.all("NetworkPolicy")) == len(fleet.all("NetworkPolicy")) + 3

@@ -13,7 +13,7 @@ from typing import Any, Final
 import requests
 
 from experiments.harness import StepLog, say
-from tests.kubernetes import jobset, lab
+from tests.kubernetes import chart, jobset, lab
 from tests.kubernetes.lab import KEEPER, MARK, NODES, TRAIN, LabError, kubectl, until
 
 GROUPS: Final = ("rg_0", "rg_1")
@@ -91,10 +91,16 @@ class Job:
     """Two groups of two ranks, a gate (or none), a Lighthouse and a monitor."""
 
     def __init__(
-        self, step_s: float, *, gate: bool = True, more: str = "", jobset: int = 0
-    ) -> None:
-        """`more`: manifests beside the job's; `jobset`: nodes of a group, which is a JobSet."""
+        self, step_s: float, *, gate: bool = True, more: str = "", jobset: int = 0,
+        helm: bool = False,
+    ) -> None:  # fmt: skip
+        """`more`: manifests beside the job's; `jobset`: nodes of a group, which is a JobSet;
+        `helm`: monitor, gate and Lighthouse by the chart.
+        """
         self.step_s, self.gate, self._more, self._jobset = step_s, gate, more, jobset
+        self._values = chart.values(len(GROUPS), gate=gate) if helm else None
+        self._release = lab.FOLDER / "release"
+        """There is one, or was: its objects are not kustomize's."""
         self.api = lab.Api()
         self._volumes = lab.FOLDER / "volumes"
         self._status = self._volumes / "checkpoints/status"
@@ -113,7 +119,7 @@ class Job:
         Raises:
             LabError: it does not come up.
         """
-        kind = json.dumps([self.step_s, self.gate, self._more, self._jobset])
+        kind = json.dumps([self.step_s, self.gate, self._more, self._jobset, self._values])
         if self._kind.exists() and self._kind.read_text() == kind and self._good():
             say("the same job goes on")
             return
@@ -123,11 +129,18 @@ class Job:
             jobset.install()
         say(f"a job with steps of {self.step_s} s, {'with' if self.gate else 'without'} a gate")
         clear()
+        if self._values or self._release.exists():
+            chart.gone()
+            self._release.unlink(missing_ok=True)
         overlay = self._write()
         self._secrets()
         if self._more:
             kubectl("apply", "-f", "-", input=self._more)
         kubectl("cordon", "node-a", "node-b")  # so that the control plane is on node-c,
+        if self._values:
+            self._release.touch()
+            chart.operators_kinds()
+            self.upgrade()
         kubectl("apply", "-k", overlay, "-l", "!lightkeeper.dev/group-id", limit_s=60)
         until("the control plane is up", self._control_plane, 120)
         kubectl("uncordon", "node-a", "node-b")
@@ -137,6 +150,13 @@ class Job:
         kubectl("uncordon", "node-c")
         until("the monitor sees all ranks healthy", self.healthy, 60)
         self._kind.write_text(kind)
+
+    def upgrade(self, **changed: dict[str, Any]) -> None:
+        """The release, to its values with these parts changed."""
+        assert self._values is not None, "this job is kustomize's"
+        given = {name: {**part, **changed.get(name, {})} for name, part in self._values.items()}
+        patch = only(_LAB, "lighthouse")
+        chart.install(given, chart.renderer(lab.FOLDER / "build/chart", patch))
 
     def _good(self) -> bool:
         """Whether nothing of what was done to the job is left."""
@@ -162,10 +182,11 @@ class Job:
         kubernetes = examples / "kubernetes"
         script = _TRAIN.format(step_s=self.step_s, every=CHECKPOINT_EVERY)
         values = kubernetes / "my-values.env"
-        values.write_text(_VALUES.format(train=TRAIN, keeper=KEEPER, ranks=RANKS, script=script))
+        text = _VALUES.format(train=TRAIN, keeper=KEEPER, ranks=RANKS, script=script)
+        values.write_text(text + "CHART=1\n" * bool(self._values))
         lab.call("sh", kubernetes / "new-overlay.sh", "my-job", str(len(GROUPS)), "1", values)
         overlay = kubernetes / "my-job/kustomization.yaml"
-        if not self.gate:
+        if not self.gate and not self._values:
             overlay.write_text(overlay.read_text().replace("components:\n  - ../gate\n", ""))
         if self._jobset:
             sets = jobset.groups(GROUPS, script, self._jobset)
@@ -174,9 +195,10 @@ class Job:
             overlay.write_text(overlay.read_text().replace(lines, "  - groups.yaml\n"))
         around = kubernetes / "lab"
         around.mkdir()
-        around.joinpath("kustomization.yaml").write_text(
-            _LAB if self.gate else without(_LAB, "lightkeeper-gate")
-        )
+        made = _LAB if self.gate else without(_LAB, "lightkeeper-gate")
+        for name in ("lighthouse", "lightkeeper-gate", "lightkeeper$") if self._values else ():
+            made = without(made, name)
+        around.joinpath("kustomization.yaml").write_text(made)
         state = self._volumes / "state"
         for folder in (state, self._volumes / "checkpoints", self._status):
             folder.mkdir(parents=True, exist_ok=True)
@@ -200,6 +222,8 @@ class Job:
             token.write_text(secrets.token_urlsafe(32))
         for namespace in ("lightkeeper", "train"):
             kubectl("create", "namespace", namespace, check=False)
+            if self._values:  # the chart makes the secret
+                continue
             kubectl("-n", namespace, "create", "secret", "generic", "lightkeeper-token",
                     f"--from-file=token={token}", check=False)  # fmt: skip
 
@@ -290,6 +314,12 @@ def without(text: str, deployment: str) -> str:
     """The kustomization without the patch of a Deployment."""
     parts = text.split("  - target: ")
     return "  - target: ".join(part for part in parts if f"name: {deployment}}}" not in part)
+
+
+def only(text: str, deployment: str) -> str:
+    """The patch of a Deployment alone."""
+    parts = text.split("  - target: ")
+    return "".join(f"  - target: {part}" for part in parts if f"name: {deployment}}}" in part)
 
 
 def clear() -> None:

@@ -187,7 +187,7 @@ def down() -> None:
     script("down")
     for volume in (f"{node}-images" for node in NODES):
         call("docker", "volume", "rm", volume, check=False)
-    for name in ("libraries", "volumes", "examples", "loaded.json", "job.json"):
+    for name in ("libraries", "volumes", "examples", "loaded.json", "job.json", "release"):
         path = FOLDER / name
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 

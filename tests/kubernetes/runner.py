@@ -25,7 +25,8 @@ def run(scenario: Scenario, label: str, folder: Path) -> dict[str, Any]:
         LabError: the job did not come up.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    job = Job(scenario.step_s, gate=scenario.gate, more=scenario.more, jobset=scenario.jobset)
+    job = Job(scenario.step_s, gate=scenario.gate, more=scenario.more, jobset=scenario.jobset,
+              helm=scenario.helm)  # fmt: skip
     job.start()
     watch = Watch(job)
     watch.old = {row["id"] for row in job.ask("/v1/incidents")["incidents"]}

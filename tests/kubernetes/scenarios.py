@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments.harness import say
-from tests.kubernetes import lab, measures
+from tests.kubernetes import chart, lab, measures
 from tests.kubernetes.job import CHECKPOINT_EVERY, GROUPS, Job
 from tests.kubernetes.lab import LabError, kubectl, until
 
@@ -82,6 +82,8 @@ class Scenario:
     """Nodes of a group, which is a JobSet; 0: a Job of one."""
     more: str = ""
     """Manifests beside the job's."""
+    helm: bool = False
+    """Monitor, gate and Lighthouse by the Helm chart."""
     # -- the targets
     lost: int = 0
     """Committed steps that may be made again."""
@@ -349,6 +351,35 @@ def pause_lighthouse_node(stage: Stage) -> None:
         lab.call("docker", "unpause", node)
 
 
+# -- the chart -------------------------------------------------------------------------------------
+
+
+_POLICY: Final = "[guards]\nbudget_per_hour = 3\n"
+
+
+def upgrade_chart(stage: Stage) -> None:
+    stage.notes["objects that the API server takes as they are"] = chart.taken()
+    memory = {"requests": {"cpu": "200m", "memory": "300Mi"}}
+    for what, changed in (
+        ("of the monitor: a policy", {"monitor": {"policy": _POLICY}}),
+        ("of the gate: its memory", {"gate": {"resources": memory}}),
+    ):
+        stage.act(f"helm upgrade {what}")
+        stage.job.upgrade(**changed)
+        _rolled_out(stage)
+    stage.act("helm rollback to the first")
+    chart.call("rollback", chart.RELEASE, "1", "--namespace", chart.RELEASE)
+    _rolled_out(stage)
+    stage.notes["pods of the Lighthouse"] = chart.lighthouses()
+
+
+def _rolled_out(stage: Stage) -> None:
+    for namespace, name in (("lightkeeper", "deploy/lightkeeper"), ("train", _GATE)):
+        kubectl("-n", namespace, "rollout", "status", name, "--timeout=120s", limit_s=130)
+    until("the gate is one", lambda: len(stage.job.ready("train", "lightkeeper-gate")) == 1, 120)
+    time.sleep(5)
+
+
 # -- all -------------------------------------------------------------------------------------------
 
 _LOST: Final = {"back_s": 90.0, "cordon": True, "accuse": True, "limit_s": 60.0}
@@ -402,6 +433,8 @@ SCENARIOS: Final = {
                  pause_lighthouse_node, gap_s=2.0, ends=()),
         Scenario("jobset-delete-pod", "groups of two nodes by JobSet: `delete pod` of one",
                  delete_pod, jobset=2, says="delet", **_CALM),
+        Scenario("helm-install", "the Helm chart in kustomize's place: two upgrades, a rollback",
+                 upgrade_chart, helm=True, gap_s=2.0, ends=()),
         Scenario("lose-again", f"`delete pod` of a group, {LOSSES} times", lose_again, gap_s=10.0),
         Scenario("jobset-lose-again", "the same, each group a JobSet of one node", lose_again,
                  jobset=1, gap_s=10.0),

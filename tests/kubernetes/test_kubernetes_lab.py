@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import pytest
+import yaml
 
+from tests.charts import helm
+from tests.examples.fleet import Fleet
 from tests.kubernetes import __main__ as command
-from tests.kubernetes import jobset, lab, measures, page
-from tests.kubernetes.job import _LAB, without
+from tests.kubernetes import chart, jobset, lab, measures, page
+from tests.kubernetes.job import _LAB, only, without
 from tests.kubernetes.scenarios import SCENARIOS, judge
 
 
@@ -140,6 +144,8 @@ def test_without_a_gate_nothing_of_it_is_patched():
     assert "lightkeeper-gate" in _LAB
     assert "lightkeeper-gate" not in without(_LAB, "lightkeeper-gate")
     assert without(_LAB, "lightkeeper-gate").count("- target:") == _LAB.count("- target:") - 1
+    assert yaml.safe_load(only(_LAB, "lighthouse"))[0]["target"]["name"] == "lighthouse"
+    assert only(_LAB, "lighthouse").count("- target:") == 1
 
 
 def test_what_is_missing_for_a_lab_is_said(monkeypatch, tmp_path, capsys):
@@ -151,3 +157,24 @@ def test_what_is_missing_for_a_lab_is_said(monkeypatch, tmp_path, capsys):
     assert "root" in said
     assert "go (" in said
     assert "dockerd" not in said
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(helm.helm() is None, reason="helm is neither on PATH nor in /var/tmp/helm/bin")
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl")
+def test_the_lab_changes_of_the_chart_only_what_a_lab_is_short_of(monkeypatch, tmp_path):
+    monkeypatch.setattr(lab, "FOLDER", tmp_path)
+    given = chart.values(2, gate=True)
+    renderer = chart.renderer(tmp_path / "chart", only(_LAB, "lighthouse"))
+    done = helm.call(
+        "template", chart.RELEASE, helm.CHART, "--namespace", chart.RELEASE,
+        "--post-renderer", renderer, values=given,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    made = Fleet(tuple(item for item in yaml.safe_load_all(done.stdout) if item))
+    plain = helm.chart(given)
+    assert len(made.objects) == len(plain.objects)
+    for name, namespace in (("lightkeeper", "lightkeeper"), ("lightkeeper-gate", "train")):
+        assert made.one("Deployment", name, namespace) == plain.one("Deployment", name, namespace)
+    volumes = made.one("Deployment", "lighthouse")["spec"]["template"]["spec"]["volumes"]
+    assert [volume["name"] for volume in volumes] == ["tmp", "libraries"]

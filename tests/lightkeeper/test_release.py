@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import tomllib
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from tests.charts.helm import WHERE, call, helm
 from tests.lightkeeper.installed import ROOT
 from tests.screens.cast import OUT, STORIES
 
@@ -18,9 +22,29 @@ VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["versi
 WORKFLOWS = ROOT / ".github" / "workflows"
 
 
-def steps(name: str) -> list[dict[str, str]]:
-    [job] = yaml.safe_load((WORKFLOWS / name).read_text())["jobs"].values()
-    return job["steps"]
+def jobs(name: str) -> dict[str, Any]:
+    return yaml.safe_load((WORKFLOWS / name).read_text())["jobs"]
+
+
+def steps(name: str) -> list[dict[str, Any]]:
+    return [step for job in jobs(name).values() for step in job["steps"]]
+
+
+def script(words: str) -> str:
+    """The one step of a release that has these words."""
+    [found] = [step["run"] for step in steps("release.yml") if words in step.get("run", "")]
+    return found
+
+
+def play(words: str, folder: Path) -> None:
+    """Run that step there."""
+    given = {"GITHUB_SERVER_URL": "https://git.example", "GITHUB_REPOSITORY": "Some/Keeper",
+             "GITHUB_REF_NAME": f"v{VERSION}"}  # fmt: skip
+    path = f"{os.environ['PATH']}:{WHERE}"
+    subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", script(words)], cwd=folder, check=True, timeout=60,
+        capture_output=True, env={**os.environ, **given, "PATH": path},
+    )  # fmt: skip
 
 
 def test_a_change_has_to_pass_what_ci_runs_here():
@@ -29,8 +53,7 @@ def test_a_change_has_to_pass_what_ci_runs_here():
 
 
 def test_the_notes_of_a_release_are_its_section_of_the_changelog(tmp_path):
-    [script] = [step["run"] for step in steps("release.yml") if "notes.md" in step.get("run", "")]
-    cut = script.splitlines()[0].replace("CHANGELOG.md", str(ROOT / "CHANGELOG.md"))
+    cut = script("notes.md").splitlines()[0].replace("CHANGELOG.md", str(ROOT / "CHANGELOG.md"))
     subprocess.run(
         ["bash", "-c", cut], cwd=tmp_path, check=True, timeout=30,
         env={**os.environ, "GITHUB_REF_NAME": f"v{VERSION}"},
@@ -42,12 +65,77 @@ def test_the_notes_of_a_release_are_its_section_of_the_changelog(tmp_path):
 
 @pytest.mark.parametrize(("tag", "status"), [(f"v{VERSION}", 0), ("v9.9.9", 1)])
 def test_a_tag_that_is_not_the_version_is_no_release(tag, status):
-    [script] = [step["run"] for step in steps("release.yml") if "tomllib" in step.get("run", "")]
     done = subprocess.run(
-        ["bash", "-c", script], cwd=ROOT, check=False, capture_output=True, timeout=30,
+        ["bash", "-c", script("tomllib")], cwd=ROOT, check=False, capture_output=True, timeout=30,
         env={**os.environ, "GITHUB_REF_NAME": tag},
     )  # fmt: skip
     assert done.returncode == status
+
+
+def test_project_urls_are_those_of_the_repository_that_releases(tmp_path):
+    files = ["pyproject.toml", "trainer/pyproject.toml", "dashboards/pyproject.toml"]
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / file, tmp_path / file)
+    play("[project.urls]", tmp_path)
+    for file in files:
+        before = tomllib.loads((ROOT / file).read_text())["project"]
+        made = tomllib.loads((tmp_path / file).read_text())["project"]
+        urls = made.pop("urls")
+        assert made == before
+        assert urls["Homepage"] == "https://git.example/Some/Keeper"
+        assert urls["Changelog"] == f"{urls['Homepage']}/blob/v{VERSION}/CHANGELOG.md"
+        assert before["authors"]
+        assert before["keywords"]
+
+
+@pytest.mark.skipif(helm() is None, reason="helm is neither on PATH nor in /var/tmp/helm/bin")
+def test_a_released_chart_runs_the_released_image(tmp_path):
+    for folder in ("charts", "dashboards", "examples"):  # it has links to these
+        shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True)
+    play("helm package", tmp_path)
+    [package] = (tmp_path / "packaged").iterdir()
+    done = call("template", "lightkeeper", package)
+    images = set(re.findall(r"image: (\S+)", done.stdout))
+    assert images == {f"ghcr.io/some/keeper:{VERSION}", "registry.example/train:1"}
+
+
+def test_whoever_publishes_has_no_more_rights_than_that_and_no_secret():
+    text = (WORKFLOWS / "release.yml").read_text()
+    assert "secrets." not in text
+    assert yaml.safe_load(text)["permissions"] == {}
+    rights = {name: {right for right, level in job["permissions"].items() if level == "write"}
+              for name, job in jobs("release.yml").items()}  # fmt: skip
+    signs = {"id-token", "attestations"}
+    assert rights == {
+        "build": signs, "image": {*signs, "packages"}, "chart": {*signs, "packages"},
+        "pypi": {"id-token"}, "release": {"contents"},
+    }  # fmt: skip
+    assert jobs("release.yml")["pypi"]["environment"]["name"] == "pypi"
+    assert not any("run" in step for step in jobs("release.yml")["pypi"]["steps"])
+
+
+def test_all_that_is_published_is_signed():
+    signed = [step["with"] for step in steps("release.yml")
+              if step.get("uses", "").startswith("actions/attest-build-provenance@")]  # fmt: skip
+    paths = {row.get("subject-path") for row in signed}
+    assert paths == {"dist/*", "packaged/*", None}
+    assert [row["push-to-registry"] for row in signed if "subject-digest" in row] == [True]
+    [push] = [step["with"] for step in steps("release.yml") if step.get("id") == "push"]
+    assert push["sbom"] is True
+    assert push["file"] == "examples/container/Dockerfile"
+
+
+@pytest.mark.skipif(
+    shutil.which("actionlint", path=f"{os.environ['PATH']}:{WHERE}") is None,
+    reason="GOBIN=/var/tmp/helm/bin go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.12",
+)
+def test_a_linter_of_workflows_has_nothing_to_say():
+    program = shutil.which("actionlint", path=f"{os.environ['PATH']}:{WHERE}")
+    done = subprocess.run(
+        [program, *WORKFLOWS.glob("*.yml")], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_images_in_the_examples_have_the_version_of_today():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ import pytest
 import requests
 
 from tests.ports import free_port
+from tests.prometheus.series import write_past
 from tests.waiting import wait_for
 
 RULES: Final = Path(__file__).parents[2] / "dashboards" / "prometheus"
@@ -104,12 +105,15 @@ def example_config(monitor_url: str, *rules: Path) -> str:
 
 
 @contextmanager
-def prometheus(config_text: str, *flags: str, data: Path | None = None) -> Iterator[Prometheus]:
+def prometheus(
+    config_text: str, *flags: str, past: Sequence[str] = (), data: Path | None = None
+) -> Iterator[Prometheus]:
     """A server with this configuration, up; the test is skipped where there is none.
 
     Args:
         config_text: its configuration.
         flags: more of the command line.
+        past: samples of before, as lines of OpenMetrics.
         data: the folder of its data; None: one that goes away.
     """
     binary = shutil.which("prometheus")
@@ -119,12 +123,14 @@ def prometheus(config_text: str, *flags: str, data: Path | None = None) -> Itera
         folder = Path(name)
         config, log = folder / "prometheus.yml", folder / "log"
         config.write_text(config_text)
+        if past:
+            write_past(past, folder / "data")
         address = f"127.0.0.1:{free_port()}"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                [binary, f"--config.file={config}",
-                 f"--storage.tsdb.path={data or folder / 'data'}",
-                 f"--web.listen-address={address}", "--log.level=warn", *flags],
+                [binary, f"--config.file={config}", f"--storage.tsdb.path={data or folder / 'data'}",
+                 f"--web.listen-address={address}", "--log.level=warn",
+                 "--rules.alert.resend-delay=1s", *flags],
                 stdout=out, stderr=out,
             )  # fmt: skip
         try:

@@ -10,6 +10,7 @@ import requests
 
 from lightkeeper.trainer.demo import DemoFleet, demo_options, start_fleet, wait_until_whole
 from tests.dashboards import asked, contract
+from tests.prometheus import healthy
 from tests.prometheus.server import Prometheus, example_config, prometheus
 from tests.waiting import wait_for
 
@@ -88,6 +89,7 @@ def test_no_panel_is_empty_and_both_pages_hold_what_the_catalogue_says(tmp_path:
         urls = {rank["rank"]: rank["url"] for rank in fleet.monitor.snapshot()["ranks"]}
         growing = "deriv(lightkeeper_rank_collective_enqueued[6s]) > 0"
         prom.wait_for(f"count({growing}) == {len(urls)}", within_s=30)
+        healthy.assert_silent(fleet.monitor_url, tmp_path)
         ask_every_panel(prom, fleet)
         wait_until_whole(fleet, lambda _snapshot, _what: None, 150)
         # nothing else than the catalogue says, and what is never left out

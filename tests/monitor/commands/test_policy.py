@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lightkeeper.monitor.cli import main
 from lightkeeper.monitor.service import Service
 from tests.monitor.api import options
 from tests.monitor.fakes import FakeLighthouse, wait_until
-from tests.monitor.process import Monitor
+from tests.monitor.process import ROOT, Monitor
 from tests.monitor.test_rulebook import POLICY, rulebook
 from tests.ports import free_port
 
@@ -56,6 +57,42 @@ def test_a_monitor_that_watches_only_shows_no_part_of_a_policy_that_it_never_use
 def test_a_good_file_is_said_to_be_good(file: Path, capsys) -> None:
     assert main(["check", "policy", str(file)]) == 0
     assert capsys.readouterr().out == f"{file}: a policy that can be used\n"
+
+
+def test_of_several_files_each_is_said_to_be_good_or_what_is_wrong(file: Path, capsys) -> None:
+    others = file.with_name("a.toml"), file.with_name("b.toml")
+    for number, other in enumerate(others):
+        other.write_text(f"x{number} = 1\n")
+    words = ["check", "policy", str(others[0]), str(file), str(others[1])]
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == f"{file}: a policy that can be used\n"
+    assert [line.partition(": unknown")[0] for line in err.splitlines()] == [
+        f"error: {others[0]}: x0", f"error: {others[1]}: x1",
+    ]  # fmt: skip
+    assert main([*words, "--format", "json"]) == 2
+    text, read = capsys.readouterr().out, json.JSONDecoder().raw_decode
+    told = []
+    while text := text.lstrip():
+        body, end = read(text)
+        text = text[end:]
+        told.append((body["file"], body["ok"]))
+    assert told == [(str(others[0]), False), (str(file), True), (str(others[1]), False)]
+
+
+def test_before_a_commit_the_hook_checks_the_policy_files(file: Path, tmp_path, capsys) -> None:
+    [hook] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    names = re.compile(hook["files"])
+    assert names.search("examples/policy.toml")
+    assert names.search("deploy/lightkeeper-policy.toml")
+    assert not names.search("pyproject.toml")
+    program, *words = hook["entry"].split()
+    assert (program, hook["language"]) == ("lightkeeper", "python")
+    bad = tmp_path / "policy.toml"
+    bad.write_text("[policy]\nmode = 'kill'\n")
+    assert main([*words, str(ROOT / "examples/policy.toml")]) == 0
+    assert main([*words, str(ROOT / "examples/policy.toml"), str(bad)]) == 2
+    assert "expected act or observe" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["check", "policy"], ["monitor", "--policy"]])

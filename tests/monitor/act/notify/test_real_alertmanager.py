@@ -1,12 +1,7 @@
-"""A real Alertmanager takes our alerts, pages for them, and hears of their end.
-
-Debian has one (`apt-get install prometheus-alertmanager`); elsewhere it is called `alertmanager`.
-"""
+"""A real Alertmanager takes our alerts, pages for them, and hears of their end."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +13,7 @@ from lightkeeper.monitor.act.notices import Alertmanager
 from tests.monitor.act.notify.scene import Bench, Receiver, held, over
 from tests.monitor.fakes import wait_until
 from tests.monitor.samples import incident
-from tests.ports import free_port
+from tests.prometheus.alertmanager import SECRETS, Pagers, alertmanager
 
 pytestmark = pytest.mark.integration
 
@@ -37,33 +32,16 @@ receivers:
 
 
 @pytest.fixture
-def alertmanager(tmp_path: Path, receiver: Receiver) -> Iterator[str]:
-    binary = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
-    if binary is None:
-        pytest.skip("no Alertmanager is installed (apt-get install prometheus-alertmanager)")
-    config = tmp_path / "alertmanager.yml"
-    config.write_text(CONFIG.format(url=receiver.url))
-    url = f"http://127.0.0.1:{free_port()}"
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [binary, f"--config.file={config}", f"--storage.path={tmp_path / 'data'}",
-             f"--web.listen-address={url.removeprefix('http://')}", "--cluster.listen-address="],
-            stdout=log, stderr=log,
-        )  # fmt: skip
-    try:
-
-        def ready() -> bool:
-            assert process.poll() is None, (tmp_path / "log").read_text()
-            try:
-                return requests.get(f"{url}/-/ready", timeout=5).ok
-            except requests.RequestException:
-                return False
-
-        wait_until(ready, 20, "the Alertmanager is ready")
+def url(tmp_path: Path, receiver: Receiver) -> Iterator[str]:
+    with alertmanager(CONFIG.format(url=receiver.url), tmp_path) as url:
         yield url
-    finally:
-        process.terminate()
-        process.wait(10)
+
+
+@pytest.fixture
+def pagers() -> Iterator[Pagers]:
+    made = Pagers()
+    yield made
+    made.close()
 
 
 def alerts(url: str) -> list[dict]:
@@ -78,14 +56,12 @@ def paged(receiver: Receiver) -> set[tuple[str, str]]:
     }
 
 
-def test_a_real_alertmanager_pages_and_hears_the_end(
-    alertmanager: str, receiver: Receiver, make
-) -> None:
-    bench: Bench = make(Alertmanager("alertmanager", alertmanager, expire_s=4.0))
+def test_a_real_alertmanager_pages_and_hears_the_end(url: str, receiver: Receiver, make) -> None:
+    bench: Bench = make(Alertmanager("alertmanager", url, expire_s=4.0))
     now_s = time.time()
     firing = incident(first_seen_s=now_s - 30)
     bench.tell(firing, now_s=now_s, decisions=held(firing, at_s=now_s - 20))
-    fired = wait_until(lambda: len(alerts(alertmanager)) == 2 and alerts(alertmanager), 10, "both")
+    fired = wait_until(lambda: len(alerts(url)) == 2 and alerts(url), 10, "both")
     by_name = {alert["labels"]["alertname"]: alert for alert in fired}
     fires = by_name["LightkeeperIncident"]
     assert fires["labels"] == {
@@ -100,7 +76,7 @@ def test_a_real_alertmanager_pages_and_hears_the_end(
     def sent_again() -> bool:
         return any(
             alert["labels"]["alertname"] == "LightkeeperIncident" and alert["endsAt"] > ends
-            for alert in alerts(alertmanager)
+            for alert in alerts(url)
         )
 
     wait_until(sent_again, 10, "it is sent again before it expires")
@@ -110,6 +86,39 @@ def test_a_real_alertmanager_pages_and_hears_the_end(
     )
     assert ("LightkeeperIncident", "firing") in paged(receiver)
     assert ("LightkeeperHeld", "firing") in paged(receiver)
-    wait_until(lambda: not alerts(alertmanager), 10, "nothing is left")
+    wait_until(lambda: not alerts(url), 10, "nothing is left")
     assert bench.counted("alertmanager", "failed") == 0
     assert bench.counted("alertmanager", "dropped") == 0
+
+
+def test_an_incident_pages_and_its_end_ends_the_page(pagers, tmp_path, make) -> None:
+    with alertmanager(pagers.recipes(tmp_path), tmp_path) as url:
+        bench: Bench = make(Alertmanager("alertmanager", url))
+        firing = incident(first_seen_s=time.time() - 30)
+        bench.tell(firing, now_s=time.time())
+        [page] = wait_until(lambda: pagers.bodies("/pagerduty"), 30, "a page")
+        [alert] = wait_until(lambda: pagers.bodies("/opsgenie/v2/alerts"), 30, "a call")
+        assert (page["event_action"], page["routing_key"]) == ("trigger", SECRETS["pagerduty-key"])
+        payload = page["payload"]
+        assert (payload["severity"], payload["class"], payload["component"]) == (
+            "critical", "LightkeeperIncident", "rg_1",
+        )  # fmt: skip
+        assert page["client_url"] == "http://head:8470/incidents/inc-1"
+        assert firing.verdict.reason in payload["custom_details"]["text"]
+        assert (alert["priority"], alert["entity"]) == ("P1", "rg_1")
+        [called] = {headers["Authorization"] for path, headers, _ in pagers.posts
+                    if path.startswith("/opsgenie")}  # fmt: skip
+        assert called == f"GenieKey {SECRETS['opsgenie-key']}"
+
+        bench.tell(over(firing, at_s=time.time()), now_s=time.time())
+
+        def ended() -> bool:
+            pages = pagers.bodies("/pagerduty")
+            return {body["event_action"] for body in pages} == {"trigger", "resolve"} and any(
+                path.startswith(f"/opsgenie/v2/alerts/{alert['alias']}/close")
+                for path, _, _ in pagers.posts
+            )
+
+        wait_until(ended, 30, "both are closed")
+        assert len({body["dedup_key"] for body in pagers.bodies("/pagerduty")}) == 1
+    assert pagers.bodies("/slack") == []

@@ -14,7 +14,8 @@ from tests.monitor.act.schedulers.kube_world import NAMESPACE
 
 pytestmark = pytest.mark.integration  # a server on loopback
 FOLDER = Path(__file__).parents[4] / "examples" / "kubernetes"
-NOT_KUBERNETES = {"kustomization.yaml", "jobset.yaml"}  # see tests/examples
+NOT_KUBERNETES = {"kustomization.yaml", "jobset.yaml", "monitors.yaml", "rules.yaml"}
+"""Of others' kinds: see tests/examples."""
 FILES = [path for path in sorted(FOLDER.rglob("*.yaml")) if path.name not in NOT_KUBERNETES]
 RBAC, PRIMUS = "base/rbac.yaml", "extras/primus-safe.yaml"
 
