@@ -25,6 +25,7 @@ from lightkeeper.monitor.commands.command import (
     command,
     gathered,
     is_plain,
+    logs,
     make_token,
     option,
     read_secret,
@@ -52,7 +53,6 @@ from lightkeeper.monitor.show.metrics import GROUP_SERIES, RANK_SERIES, Bounds
 from lightkeeper.monitor.show.web.server import is_loopback, parse_bind
 from lightkeeper.monitor.store.place import StoreError, StorePlace, parse_place
 from lightkeeper.worker_server import home
-from lightkeeper.worker_server.plain_text import log_to_stderr
 
 # -- what the options mean -------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ _series_options: Final = gathered(
 @option("--closed-reads", is_flag=True, envvar="LIGHTKEEPER_CLOSED_READS",
         help="pass pages of ranks to nobody without the token, on loopback neither: others have "
         "accounts on this machine")  # fmt: skip
-@option("--verbose", is_flag=True, help="log what is held and why")
+@logs
 @option("--journal", type=FILE, metavar="DIR", section="Journal",
         help="where every tick is recorded for `lightkeeper replay` "
         "(default: beside the store, monitor.db -> monitor.journal)")  # fmt: skip
@@ -220,7 +220,7 @@ _series_options: Final = gathered(
 @scheduler_options
 def monitor(
     *, rules: Rulebook, store: StorePlace, journal: Path | None, no_journal: bool,
-    sinks: Callable[[float], tuple[Sink, ...]], verbose: bool, **options: Any,
+    sinks: Callable[[float], tuple[Sink, ...]], log_level: int | None, **options: Any,
 ) -> int:  # fmt: skip
     """Watch a job, and evict its sick replica groups.
 
@@ -261,7 +261,7 @@ def monitor(
             sinks=sinks(config.notify_expire_s),
             **options,
         ),
-        verbose=verbose,
+        log_level,
     )
 
 
@@ -275,13 +275,12 @@ _RELOADS: Final = frozenset({signal.SIGHUP})
 _LAST_TICK_S: Final = 5.0
 
 
-def serve(options: Options, *, verbose: bool) -> int:
+def serve(options: Options, log_level: int | None) -> int:
     """Run until SIGTERM or SIGINT."""
-    level, words = logging.INFO if verbose else logging.WARNING, "%(levelname)s %(name)s"
-    log_to_stderr(level, f"%(asctime)s {words}: %(message)s")
-    logging.getLogger("lightkeeper.monitor").setLevel(level)
-    for name in ("lightkeeper", "lightkeeper.monitor.loop"):
-        logging.getLogger(name).setLevel(logging.INFO)
+    if log_level is None:
+        for name in ("lightkeeper", "lightkeeper.monitor.loop"):
+            logging.getLogger(name).setLevel(logging.INFO)
+        logging.getLogger("lightkeeper.monitor").setLevel(logging.WARNING)
     others = os.umask(0o077)  # its files are for its own user only
     policy = None if options.rules is None else options.rules.current.path
     signals = _SIGNALS if policy is None else _SIGNALS | _RELOADS

@@ -236,19 +236,20 @@ class Acting:
 
     def _take(self, decision: Decision, snapshot: Snapshot, epoch: int) -> None:
         components = self._components
+        about = {"incident": decision.incident_id, "group": getattr(decision, "group", "")}
         match decision:
             case Eviction():
-                log.warning("evict %s: %s", decision.group, decision.reason)
+                log.warning("evict %s: %s", decision.group, decision.reason, extra=about)
                 self._decided(decision, snapshot, epoch)
             case Hold():
                 words = (decision.incident_id, decision.guard, decision.reason, decision.release)
                 if decision.guard is not Guard.WATCH_ONLY:
-                    log.warning("nobody is evicted for %s (%s): %s. %s", *words)
+                    log.warning("nobody is evicted for %s (%s): %s. %s", *words, extra=about)
                     HOLDS.on(components.metrics).labels(str(decision.guard)).inc()
                 self._note(replace(decision, at_s=snapshot.now_s, epoch=epoch))
             case Release():
                 ranks = ", ".join(survivor.rank for survivor in decision.survivors)
-                log.warning("released %s: %s", ranks, decision.reason)
+                log.warning("released %s: %s", ranks, decision.reason, extra=about)
                 self._note(components.releaser.begin(decision, epoch))
 
     def _note(self, row: Hold | Release) -> None:
@@ -405,18 +406,24 @@ class Acting:
         return why
 
 
+_NAMED: Final = 8
+"""Ranks in a field of a log's record; the message and the incident have all."""
+
+
 def _log(incident: Incident, before: Incident | None) -> None:
     """Log an incident when it fires, is evicted or ends; one that never fired is not logged."""
     state, fired = incident.state, incident.milestones.firing_s is not None
     if not fired or (before is not None and before.state is state):
         return
+    groups, ranks = ", ".join(incident.groups), ", ".join(incident.suspects[:_NAMED])
+    about = {"incident": incident.id, "group": groups, "rank": ranks}
     match state:
         case State.FIRING:
             words = (incident.severity, incident.id, incident.verdict.reason)
-            log.warning("%s incident %s: %s", *words)
+            log.warning("%s incident %s: %s", *words, extra=about)
         case State.EVICTING:
-            log.info("%s: %s is being evicted", incident.id, ", ".join(incident.groups))
+            log.info("%s: %s is being evicted", incident.id, groups, extra=about)
         case State.RESOLVED:
-            log.info("%s is over: %s", incident.id, incident.resolution)
+            log.info("%s is over: %s", incident.id, incident.resolution, extra=about)
         case State.PENDING:
             pass

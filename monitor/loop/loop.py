@@ -342,7 +342,8 @@ class Keeper:
             self.take_part()
         with self._errors.part("targets"):
             for target in components.registry.expire():
-                log.warning("%s is dropped: silent and its lease over", target.rank)
+                about = {"group": target.identity.group, "rank": target.rank}
+                log.warning("%s is dropped: silent and its lease over", target.rank, extra=about)
         with self._errors.part("journal file"):
             if (journal := self._leadership.components.journal) is not None:
                 journal.before_tick(began_s)
