@@ -124,6 +124,27 @@ def _rules(
         raise refused(exc) from exc
 
 
+_OTLP: Final = "OTEL_EXPORTER_OTLP"
+_PROTOCOL: Final = "http/protobuf"
+
+
+def signals_for_otlp(environ: Mapping[str, str]) -> frozenset[str]:
+    """What OpenTelemetry's own variables ask for: `traces`, `logs`."""
+    signals = set()
+    off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    for name in () if off else ("traces", "logs"):
+        at, exporters = f"{_OTLP}_{name.upper()}", environ.get(f"OTEL_{name.upper()}_EXPORTER")
+        endpoint = environ.get(f"{at}_ENDPOINT") or environ.get(f"{_OTLP}_ENDPOINT")
+        spoken = environ.get(f"{at}_PROTOCOL") or environ.get(f"{_OTLP}_PROTOCOL") or _PROTOCOL
+        if not endpoint or "otlp" not in (exporters or "otlp").split(","):
+            continue
+        if spoken == _PROTOCOL:
+            signals.add(name)
+        else:
+            log.warning("no %s by OTLP: the protocol is %s, not %s", name, spoken, _PROTOCOL)
+    return frozenset(signals)
+
+
 # -- the command -----------------------------------------------------------------------------------
 
 _rule_options: Final = gathered(
@@ -259,6 +280,7 @@ def monitor(
             store=store,
             journal=None if no_journal else journal or beside(store.path, ".journal"),
             sinks=sinks(config.notify_expire_s),
+            otlp=signals_for_otlp(os.environ),
             **options,
         ),
         log_level,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import sha256
 from typing import Any, Final
 
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
@@ -56,6 +57,21 @@ class Milestones:
     evicted), the stall being over."""
     rejoined_s: Moment | None = None
     """First commit of the same group under a new replica id, all its ranks alive."""
+
+    def stages(self) -> dict[str, tuple[float, float]]:
+        """Begin and end of each finished stage."""
+        spans = {
+            "detect": (self.first_seen_s, self.firing_s),
+            "decide": (self.firing_s, self.evict_asked_s),
+            "leave": (self.evict_asked_s, self.left_quorum_s),
+            "recover": (self.evict_asked_s, self.survivor_commit_s),
+            "rejoin": (self.evict_asked_s, self.rejoined_s),
+        }
+        return {
+            stage: (start_s, end_s)
+            for stage, (start_s, end_s) in spans.items()
+            if start_s is not None and end_s is not None
+        }
 
 
 @readable
@@ -129,6 +145,11 @@ class Incident:
 _OF_VERDICT: Final = (
     "reason", "brief", "confidence", "since_s", "victims", "evidence", "lost_s", "lost",
 )  # fmt: skip
+
+
+def trace_id(incident_id: str) -> str:
+    """Of its trace (act/otlp.py), 32 digits: links may hold it."""
+    return sha256(incident_id.encode()).hexdigest()[:32]
 
 
 def oldest_first(incident: Incident) -> tuple[float, str]:
