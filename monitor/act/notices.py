@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Final
@@ -67,6 +67,8 @@ class Notice:
     url: str = ""
     incident: Mapping[str, Any] = field(default_factory=dict)
     """A few facts for programs."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """To what others know: name -> URL."""
 
     def id(self, status: Status) -> str:
         """The idempotency key: the same message has the same key, also when it is sent again."""
@@ -83,6 +85,7 @@ class NoticeFacts:
     decisions: Mapping[IncidentId, Sequence[Decision]]
     ahead_s: float = 0.0
     """Of the wall clock before the monitor's."""
+    links: Callable[[Incident], Mapping[str, str]] = lambda _: {}
 
 
 def notices(facts: NoticeFacts, *, url: str, hold_s: float) -> dict[str, Notice]:
@@ -120,6 +123,7 @@ def _fires(incident: Incident, facts: NoticeFacts, url: str) -> Notice:
         labels=_labels(incident),
         url=page_of(url, incident.id),
         incident=_incident_facts(incident),
+        links=facts.links(incident),
     )
 
 
@@ -287,6 +291,7 @@ class Webhook(Sink):
             "url": notice.url or None,
             "labels": dict(notice.labels),
             "incident": dict(notice.incident) or None,
+            "links": dict(notice.links),
         }
         post = _post(self.url, body, {"Idempotency-Key": key})
         if self.secret is None or post.body is None:
@@ -329,6 +334,8 @@ class Alertmanager(Sink):
         notice, ended = message.notice, message.ended
         ends_s = message.at_s + self.expire_s if ended is None else ended.at_s
         note = {} if ended is None else {"resolution": ended.reason}
+        if notice.links:
+            note["links"] = "\n".join(f"{name}: {url}" for name, url in notice.links.items())
         alert = {
             "labels": {
                 **{name: value for name, value in notice.labels.items() if value},

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from lightkeeper.monitor.decide.accounts import IncidentAccount, Totals, account, totals_of
+from lightkeeper.monitor.decide.links import Links
 from lightkeeper.monitor.decide.rank_seconds import Spent
 from lightkeeper.monitor.decide.tempo import Tempo
 from lightkeeper.monitor.detect.wording import DOING
@@ -406,7 +407,13 @@ class View:
             seen={rank: trouble for rank, trouble in troubles.items() if trouble},
             victims=self._some(victims),
             victim_count=len(victims),
+            links=self.links.of_incident(incident),
         )
+
+    @cached_property
+    def links(self) -> Links:
+        """To what others know, as the policy says."""
+        return Links({} if self.rules is None else self.rules.policy.links, self.snapshot)
 
     def _some(self, victims: Sequence[RankName]) -> tuple[RankName, ...]:
         """At most `VICTIMS_TOLD`; first those that another incident accuses."""
@@ -441,6 +448,8 @@ class IncidentReport:
     victims: Sequence[RankName] = ()
     """At most `VICTIMS_TOLD`."""
     victim_count: int = 0
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Name -> URL."""
 
     @property
     def began_s(self) -> float:

@@ -61,6 +61,7 @@ def effective_to_json(effective: Effective) -> dict[str, Any]:
         "guards": {name: _option(effective, name) for name in GUARDS},
         "thresholds": {name: _option(effective, name) for name in THRESHOLDS},
         "prometheus": rules["prometheus"],
+        "links": rules["links"],
         "after_restart": dict(effective.waiting),
     }
 
@@ -169,6 +170,7 @@ def report_to_json(report: IncidentReport) -> dict[str, Any]:
         "eviction": None if report.latest is None else eviction_to_json(report.latest),
         "evictions": [eviction_to_json(eviction) for eviction in report.evictions],
         "account": to_plain(report.account),
+        "links": report.links,
         "bundle": None if bundle is None else {
             "url": bundle_url(incident.id), "bytes": bundle.nbytes, "written_s": bundle.written_s,
         },

@@ -19,6 +19,7 @@ from typing import Final
 from lightkeeper.monitor.act.notices import NoticeFacts
 from lightkeeper.monitor.act.poller import Sweep
 from lightkeeper.monitor.act.quarantine import SWITCH
+from lightkeeper.monitor.decide.links import Links
 from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.rank_seconds import RankSeconds, Spent
 from lightkeeper.monitor.decide.tempo import TempoBook, TrendBook
@@ -447,7 +448,9 @@ class Keeper:
         if notifier is not None:
             faults = [i for i in recent.incidents() if i.kind is not Kind.BY_HAND]
             ahead_s = self._components.clock.ahead_s()
-            notifier.push(NoticeFacts(snapshot.now_s, faults, recent.decisions(), ahead_s))
+            links = Links(self._components.rulebook.current.policy.links, snapshot).of_incident
+            facts = NoticeFacts(snapshot.now_s, faults, recent.decisions(), ahead_s, links)
+            notifier.push(facts)
 
     def _turn_to(self, run: Run | None) -> None:
         """Forget what the ranks of the last run did, if this is another."""
