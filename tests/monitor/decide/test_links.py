@@ -20,10 +20,14 @@ ALL = {name: f"https://h/{{{name}}}" for name in PLACEHOLDERS}
 PLACE = {"pod": "rg-1-0", "namespace": "train", "node": "n7", "slurm_job_id": "42"}
 
 
-def rank(group: str, number: int = 0, trackers: dict[str, str] | None = None, **who: Any) -> Any:
+def rank(
+    group: str, number: int = 0, trackers: dict[str, str] | None = None,
+    place: dict[str, str] | None = None, **who: Any,
+) -> Any:  # fmt: skip
     made = seen(group, number, **who)
     report = msgspec.structs.replace(made.report, trackers=trackers or {})
-    return msgspec.structs.replace(made, outcome=report)
+    identity = replace(made.identity, place=place or {})
+    return msgspec.structs.replace(made, identity=identity, outcome=report)
 
 
 def links(templates: dict[str, str], *ranks: Any, run: str = "r2", now_s: float = 1000.0) -> Links:
