@@ -156,6 +156,8 @@ cli: Final = Commands(
                 "close": Ours("commands.status:close_incident",
                               "that of a group that stays away"),
             }}),
+            "mcp": Ours("commands.mcp:mcp", "what the monitor knows, for an agent; reads only",
+                        "mcp"),
         },
         "Act": {
             "evict": Ours("commands.orders:evict", "evict a replica group now"),
