@@ -16,8 +16,9 @@ import hashlib
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from opentelemetry import trace
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -25,14 +26,6 @@ from opentelemetry.sdk._logs import ReadableLogRecord
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import (
-    NonRecordingSpan,
-    SpanContext,
-    Status,
-    StatusCode,
-    TraceFlags,
-    set_span_in_context,
-)
 from prometheus_client import CollectorRegistry
 
 from lightkeeper.monitor.background import BackgroundWorker
@@ -48,16 +41,8 @@ QUEUE: Final = 4096
 _BATCH: Final = 512
 _EVERY_S: Final = 1.0
 _TEXT_MAX_CHARS: Final = 4096
-_NAMED: Final = 64
 _ROOT: Final = "incident"
 _OURS: Final = logging.getLogger("lightkeeper")
-_SEVERITIES: Final = (
-    (logging.CRITICAL, SeverityNumber.FATAL),
-    (logging.ERROR, SeverityNumber.ERROR),
-    (logging.WARNING, SeverityNumber.WARN),
-    (logging.INFO, SeverityNumber.INFO),
-    (logging.NOTSET, SeverityNumber.DEBUG),
-)
 
 EXPORTED: Final = KEPT.counter("otlp",
     "Spans and records of the log for OTLP, by signal and outcome: sent, failed (not taken in "
@@ -65,40 +50,43 @@ EXPORTED: Final = KEPT.counter("otlp",
     absent="nothing was to be sent since the start")  # fmt: skip
 
 
-class Exporter(Protocol):
-    """One of the SDK's; `export` keeps to its own deadline (OTEL_EXPORTER_OTLP_TIMEOUT)."""
+class _Handler(logging.Handler):
+    """Passes records on."""
 
-    def export(self, batch: Sequence[Any], /) -> Any: ...
-
-    def shutdown(self) -> None: ...
-
-
-class _Said(logging.Handler):
-    """Keeps the last line that an exporter logs: its result does not say why."""
-
-    text = "no reason given"
+    def __init__(self, take: Callable[[logging.LogRecord], object], logger: logging.Logger) -> None:
+        super().__init__()
+        self._take, self._logger = take, logger
+        logger.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.text = one_line(escaped(record.getMessage()))
+        try:
+            self._take(record)
+        except Exception:  # noqa: BLE001 - as every handler of logging
+            self.handleError(record)
+
+    def leave(self) -> None:
+        self._logger.removeHandler(self)
 
 
 class ExportQueue:
-    """What waits for one exporter, and the thread that sends it."""
+    """What waits for one exporter of the SDK, and the thread that sends it."""
 
-    def __init__(self, signal: str, exporter: Exporter, metrics: CollectorRegistry) -> None:
+    def __init__(self, signal: str, exporter: Any, metrics: CollectorRegistry) -> None:
         self.trouble: str | None = None
         """Why the last batch was lost; None: it was taken."""
         self._signal, self._exporter = signal, exporter
         self._count = EXPORTED.on(metrics)
         self._rows: deque[Any] = deque()
-        self._said = _Said()
-        self._theirs = logging.getLogger(type(exporter).__module__)
-        self._theirs.addHandler(self._said)
-        self._theirs.propagate = False  # a line for each try
-        self._worker = BackgroundWorker(
-            f"otlp {signal}", self._work, every_s=_EVERY_S, to_the_end=True
-        )
+        theirs = logging.getLogger(type(exporter).__module__)
+        theirs.propagate = False  # a line for each try; the last one says why
+        self._why = ""
+        self._handler = _Handler(self._said, theirs)
+        work = self._work
+        self._worker = BackgroundWorker(f"otlp {signal}", work, every_s=_EVERY_S, to_the_end=True)
         self._worker.start()
+
+    def _said(self, record: logging.LogRecord) -> None:
+        self._why = one_line(escaped(record.getMessage()))
 
     def put(self, row: Any) -> None:
         """Never waits."""
@@ -110,10 +98,10 @@ class ExportQueue:
     def _work(self) -> None:
         while self._rows:
             batch = [self._rows.popleft() for _ in range(min(_BATCH, len(self._rows)))]
-            taken = self._exporter.export(batch).name == "SUCCESS"
+            taken = self._exporter.export(batch).name == "SUCCESS"  # keeps to its own deadline
             self._count.labels(self._signal, "sent" if taken else "failed").inc(len(batch))
             former = self.trouble
-            self.trouble = None if taken else f"otlp {self._signal}: {self._said.text}"
+            self.trouble = None if taken else f"otlp {self._signal}: {self._why}"
             if self.trouble and former is None:
                 log.warning("%s", self.trouble)
             if self._worker.closing:
@@ -122,36 +110,7 @@ class ExportQueue:
     def close(self) -> None:
         self._worker.close()
         self._exporter.shutdown()
-        self._theirs.removeHandler(self._said)
-        self._theirs.propagate = True
-
-
-class _LogHandler(logging.Handler):
-    """Passes on what our loggers write."""
-
-    def __init__(self, resource: Resource, put: Callable[[ReadableLogRecord], None]) -> None:
-        super().__init__()
-        self._resource, self._put = resource, put
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            fields = about(record)
-            attributes = {f"lightkeeper.{name}": _text(value) for name, value in fields.items()}
-            if record.exc_info:
-                trace = logging.Formatter().formatException(record.exc_info)
-                attributes["exception.stacktrace"] = _text(trace)
-            span = NonRecordingSpan(_context(fields["incident"])) if "incident" in fields else None
-            row = LogRecord(
-                timestamp=int(record.created * 1e9),
-                context=None if span is None else set_span_in_context(span),
-                severity_text=record.levelname,
-                severity_number=next(n for least, n in _SEVERITIES if record.levelno >= least),
-                body=_text(record.getMessage()),
-                attributes=attributes,
-            )
-            self._put(ReadableLogRecord(row, self._resource, InstrumentationScope(record.name)))
-        except Exception:  # noqa: BLE001 - as every handler of logging
-            self.handleError(record)
+        self._handler.leave()
 
 
 class Telemetry:
@@ -166,93 +125,92 @@ class Telemetry:
         self, signals: Collection[str], about_us: Mapping[str, str], metrics: CollectorRegistry
     ) -> None:
         self._resource = Resource.create(about_us).merge(OTELResourceDetector().detect())
-        exporters: dict[str, Exporter] = {
-            signal: OTLPSpanExporter() if signal == "traces" else OTLPLogExporter()
-            for signal in sorted(signals)
-        }
+        kinds = {"traces": OTLPSpanExporter, "logs": OTLPLogExporter}
+        exporters = {signal: kinds[signal]() for signal in sorted(signals)}  # they may raise
         self._queues = {name: ExportQueue(name, each, metrics) for name, each in exporters.items()}
-        if (logs := self._queues.get("logs")) is not None:
-            self._handler = _LogHandler(self._resource, logs.put)
-            _OURS.addHandler(self._handler)
+        self._handler = _Handler(self._note, _OURS) if "logs" in signals else None
 
     def take(
         self, incidents: Sequence[Incident], before: Mapping[IncidentId, Incident], ahead_s: float
     ) -> None:
         """Send what has ended of these since `before`. `ahead_s`: of the wall clock before ours."""
-        if (queue := self._queues.get("traces")) is None:
-            return
-        for incident in incidents:
+        for incident in incidents if "traces" in self._queues else ():
             old, stages = before.get(incident.id), incident.milestones.stages()
             if "detect" not in stages:
                 continue  # a suspicion, so far
-            stages["detect"] = _begin_s(incident), stages["detect"][1]
+            stages["detect"] = incident.began_s, stages["detect"][1]
             if incident.ended_s is not None:
-                stages[_ROOT] = _begin_s(incident), incident.ended_s
+                stages[_ROOT] = incident.began_s, incident.ended_s
             had = set() if old is None else {*old.milestones.stages()}
             had |= {_ROOT} if old is not None and not old.open else set()
             for stage in stages.keys() - had:
-                queue.put(self._span(incident, stage, *stages[stage], ahead_s))
+                begin_ns, end_ns = (int((at_s + ahead_s) * 1e9) for at_s in stages[stage])
+                self._queues["traces"].put(self._span(incident, stage, begin_ns, end_ns, ahead_s))
 
     def _span(
-        self, incident: Incident, stage: str, start_s: float, end_s: float, ahead_s: float
+        self, incident: Incident, stage: str, begin_ns: int, end_ns: int, ahead_s: float
     ) -> ReadableSpan:
-        """Made as it was, not as it happens: an incident outlives processes."""
-        root, reason = stage == _ROOT, incident.verdict.reason
-        lines = [(_begin_s(incident), "fault", reason)]
-        lines += [(line.at_s, line.to, line.reason) for line in incident.story]
+        """Made at its end, and not by a tracer: an incident outlives processes."""
+        root, verdict = stage == _ROOT, incident.verdict
+        story = [(incident.began_s, "fault", verdict.reason)]
+        story += [(line.at_s, line.to, line.reason) for line in incident.story]
+        said = {
+            **incident.about(), "kind": incident.kind, "severity": incident.severity,
+            "confidence": verdict.confidence, "host": ", ".join(incident.hosts),
+            "run": incident.run, "resolution": incident.resolution or "",
+        }  # fmt: skip
         return ReadableSpan(
             f"incident {incident.kind}" if root else stage,
             context=_context(incident.id, stage),
             parent=None if root else _context(incident.id),
             resource=self._resource,
-            attributes=_attributes(incident),
+            attributes=_attributes(said),
             events=[
                 Event(name, {"reason": _text(why)}, int((at_s + ahead_s) * 1e9))
-                for at_s, name, why in (lines if root else ())
+                for at_s, name, why in (story if root else ())
             ],
-            status=Status(StatusCode.ERROR, _text(reason)) if root else Status(),
-            start_time=int((start_s + ahead_s) * 1e9),
-            end_time=int((max(start_s, end_s) + ahead_s) * 1e9),
+            status=trace.Status(trace.StatusCode.ERROR if root else trace.StatusCode.UNSET),
+            start_time=begin_ns,
+            end_time=max(begin_ns, end_ns),
             instrumentation_scope=InstrumentationScope(_OURS.name),
         )
+
+    def _note(self, record: logging.LogRecord) -> None:
+        fields = about(record)
+        span = trace.INVALID_SPAN
+        if "incident" in fields:
+            span = trace.NonRecordingSpan(_context(fields["incident"]))
+        if record.exc_info:
+            fields["stacktrace"] = logging.Formatter().formatException(record.exc_info)
+        row = LogRecord(
+            timestamp=int(record.created * 1e9),
+            context=trace.set_span_in_context(span),
+            severity_text=record.levelname,
+            severity_number=SeverityNumber(min(record.levelno, 50) // 10 * 4 + 1),  # DEBUG is 5
+            body=_text(record.getMessage()),
+            attributes=_attributes(fields),
+        )
+        scope = InstrumentationScope(record.name)
+        self._queues["logs"].put(ReadableLogRecord(row, self._resource, scope))
 
     def troubles(self) -> Iterator[str]:
         yield from filter(None, (queue.trouble for queue in self._queues.values()))
 
     def close(self) -> None:
-        if "logs" in self._queues:
-            _OURS.removeHandler(self._handler)
+        if self._handler is not None:
+            self._handler.leave()
         for queue in self._queues.values():
             queue.close()
 
 
-def _begin_s(incident: Incident) -> float:
-    """When the fault began, as nearly as is known."""
-    return min(incident.verdict.since_s, incident.milestones.first_seen_s)
-
-
-def _context(incident_id: str, stage: str = _ROOT) -> SpanContext:
+def _context(incident_id: str, stage: str = _ROOT) -> trace.SpanContext:
     digest = hashlib.sha256(f"{incident_id}\n{stage}".encode()).digest()
-    span_id = int.from_bytes(digest[:8], "big")
-    sampled = TraceFlags(TraceFlags.SAMPLED)
-    return SpanContext(
-        int(trace_id(incident_id), 16), span_id, is_remote=False, trace_flags=sampled
-    )
+    ids = int(trace_id(incident_id), 16), int.from_bytes(digest[:8], "big")
+    return trace.SpanContext(*ids, is_remote=False, trace_flags=trace.TraceFlags(1))
 
 
-def _attributes(incident: Incident) -> dict[str, Any]:
-    texts = {
-        "incident": incident.id, "kind": incident.kind, "severity": incident.severity,
-        "confidence": incident.verdict.confidence, "run": incident.run,
-        "resolution": incident.resolution or "",
-    }  # fmt: skip
-    lists = {
-        "group": incident.groups, "rank": incident.suspects, "host": incident.hosts,
-    }  # fmt: skip
-    return {
-        **{f"lightkeeper.{name}": _text(text) for name, text in texts.items() if text},
-        **{f"lightkeeper.{name}": list(map(_text, some[:_NAMED])) for name, some in lists.items()},
-    }
+def _attributes(fields: Mapping[str, str]) -> dict[str, str]:
+    return {f"lightkeeper.{name}": _text(text) for name, text in fields.items() if text}
 
 
 def _text(text: str) -> str:

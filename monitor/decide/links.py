@@ -61,7 +61,6 @@ class Links:
 
     def of_incident(self, incident: Incident) -> dict[str, str]:
         """Of an earlier run, no more than the incident itself knows: what ranks say is of now."""
-        begin_s = min(incident.verdict.since_s, incident.milestones.first_seen_s)
         end_s = incident.ended_s or self._snapshot.now_s
         known = {"incident": incident.id, "kind": incident.kind, "trace_id": trace_id(incident.id)}
         lists = (incident.groups, incident.suspects, incident.hosts)
@@ -71,7 +70,7 @@ class Links:
             suspects = map(self._snapshot.by_rank.get, incident.suspects)
             same = (o for o in suspects if o and o.identity.incarnation in incident.incarnations)
             facts = self._facts(next(same, None), incident.groups)
-        return self._filled({**facts, **known}, begin_s - _AROUND_S, end_s + _AROUND_S)
+        return self._filled({**facts, **known}, incident.began_s - _AROUND_S, end_s + _AROUND_S)
 
     def of_rank(self, rank: RankName) -> dict[str, str]:
         seen = self._snapshot.by_rank.get(rank)

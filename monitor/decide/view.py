@@ -453,9 +453,7 @@ class IncidentReport:
 
     @property
     def began_s(self) -> float:
-        """When the fault began, as nearly as known."""
-        first_s, since_s = self.incident.milestones.first_seen_s, self.incident.verdict.since_s
-        return since_s if 0 < since_s <= first_s else first_s
+        return self.incident.began_s
 
     @property
     def evictions(self) -> tuple[Eviction, ...]:

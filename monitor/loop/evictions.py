@@ -393,23 +393,18 @@ class Acting:
         return why
 
 
-_NAMED: Final = 8
-"""Ranks in a field of a log's record; the message and the incident have all."""
-
-
 def _log(incident: Incident, before: Incident | None) -> None:
     """Log an incident when it fires, is evicted or ends; one that never fired is not logged."""
     state, fired = incident.state, incident.milestones.firing_s is not None
     if not fired or (before is not None and before.state is state):
         return
-    groups, ranks = ", ".join(incident.groups), ", ".join(incident.suspects[:_NAMED])
-    about = {"incident": incident.id, "group": groups, "rank": ranks}
+    about = incident.about()
     match state:
         case State.FIRING:
             words = (incident.severity, incident.id, incident.verdict.reason)
             log.warning("%s incident %s: %s", *words, extra=about)
         case State.EVICTING:
-            log.info("%s: %s is being evicted", incident.id, groups, extra=about)
+            log.info("%s: %s is being evicted", incident.id, about["group"], extra=about)
         case State.RESOLVED:
             log.info("%s is over: %s", incident.id, incident.resolution, extra=about)
         case State.PENDING:

@@ -129,6 +129,17 @@ class Incident:
         return self.culprits or self.candidates
 
     @property
+    def began_s(self) -> float:
+        """When the fault began, as nearly as known."""
+        first_s, since_s = self.milestones.first_seen_s, self.verdict.since_s
+        return since_s if 0 < since_s <= first_s else first_s
+
+    def about(self) -> dict[str, str]:
+        """For a record of the log (`extra`)."""
+        groups, ranks = ", ".join(self.groups), ", ".join(self.suspects[:8])
+        return {"incident": self.id, "group": groups, "rank": ranks}
+
+    @property
     def open(self) -> bool:
         """True if it still needs attention."""
         return self.state is not State.RESOLVED

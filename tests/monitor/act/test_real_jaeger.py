@@ -55,7 +55,9 @@ def jaeger(tmp_path: Path) -> Iterator[Jaeger]:
     config = {
         "service": {
             "extensions": ["jaeger_storage", "jaeger_query"],
-            "pipelines": {"traces": {"receivers": ["otlp"], "exporters": ["jaeger_storage_exporter"]}},
+            "pipelines": {
+                "traces": {"receivers": ["otlp"], "exporters": ["jaeger_storage_exporter"]}
+            },
             "telemetry": {"metrics": {"level": "none"}},
         },
         "extensions": {
