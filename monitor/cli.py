@@ -159,6 +159,8 @@ cli: Final = Commands(
                 "resolve": Ours("commands.work:resolve_incident", "close it, with a reason"),
                 "label": Ours("commands.work:label", "was the accusation right?"),
             }}),
+            "mcp": Ours("commands.mcp:mcp", "what the monitor knows, for an agent; reads only",
+                        "mcp"),
         },
         "Act": {
             "evict": Ours("commands.orders:evict", "evict a replica group now"),

@@ -16,8 +16,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
+
+from prometheus_client import CollectorRegistry
 
 from lightkeeper.monitor.act.bundles import BundleDir
 from lightkeeper.monitor.act.cluster import Cluster
@@ -73,6 +75,9 @@ from lightkeeper.monitor.store.place import StoreError, StorePlace
 from lightkeeper.monitor.store.store import Store
 from lightkeeper.worker_server import home
 from lightkeeper.worker_server.http_server import file_limit
+
+if TYPE_CHECKING:  # it is an extra
+    from lightkeeper.monitor.act.otlp import Telemetry
 
 # -- folders -----------------------------------------------------------------------------------
 
@@ -133,6 +138,9 @@ class Options:
     """URL of a Prometheus that is asked what it knows of hosts; None: none is."""
     prometheus_auth: str | None = field(default=None, repr=False)
     """The Authorization header for it."""
+
+    otlp: frozenset[str] = frozenset()
+    """What is sent by OTLP: `traces`, `logs`."""
 
     @property
     def tokens(self) -> Tokens:
@@ -424,6 +432,7 @@ class Service:
         stack.callback(cluster.close)
         ends = Ends(schedulers, clock)
         stack.callback(ends.close)
+        telemetry = self._telemetry(metrics) if options.otlp else None
         self._to_people = None
         if options.sinks:
             self._to_people = self._open_fetcher(proxies=True, permit=lease.why_not)
@@ -450,7 +459,23 @@ class Service:
             schedulers=reconcilers,
             cluster=cluster,
             ends=ends,
+            telemetry=telemetry,
         )
+
+    def _telemetry(self, metrics: CollectorRegistry) -> Telemetry | None:
+        """None: it cannot be had. Variables of others' end no monitor."""
+        try:
+            from lightkeeper.monitor.act.otlp import Telemetry  # noqa: PLC0415 - an extra
+
+            about_us = {"service.name": "lightkeeper", "service.version": version(),
+                        "service.instance.id": self._for_people()}  # fmt: skip
+            telemetry = Telemetry(self._options.otlp, about_us, metrics)
+        except Exception as exc:  # noqa: BLE001 - of a package that only exports
+            mend = "pip install 'lightkeeper[otlp]'" if isinstance(exc, ImportError) else "OTEL_*"
+            log.warning("nothing is sent by OTLP: %s (%s)", exc, mend)
+            return None
+        self._stack.callback(telemetry.close)
+        return telemetry
 
     def _open_fetcher(self, *, proxies: bool, permit: Callable[[], str | None]) -> Fetcher:
         """Open what asks others than ours: it trusts public authorities besides those given."""

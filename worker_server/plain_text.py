@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
 
 FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -44,8 +46,28 @@ def escaped_body(body: bytes, mimetype: str | None) -> bytes:
     return escaped(body.decode(errors="replace"), "\n\t", change).encode()
 
 
+ABOUT: Final = ("incident", "group", "rank")
+"""What a record is about, where it is about one (`extra=`); several are joined by commas."""
+LEVELS: Final[Mapping[str, int]] = {
+    level: logging.getLevelNamesMapping()[level.upper()]
+    for level in ("debug", "info", "warning", "error")
+}
+FORMS: Final = ("text", "json")
+
+
+def about(record: logging.LogRecord) -> dict[str, str]:
+    """Those of `ABOUT` that the record has."""
+    values = ((name, getattr(record, name, None)) for name in ABOUT)
+    return {name: str(value) for name, value in values if value}
+
+
 class LineFormatter(logging.Formatter):
     """A record's message is one line, whatever is in it; a traceback keeps its lines, indented."""
+
+    def formatTime(self, record: logging.LogRecord, _: str | None = None) -> str:  # noqa: N802 - logging's
+        """RFC 3339, UTC."""
+        at = datetime.fromtimestamp(record.created, UTC)
+        return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's
         record.message = escaped(record.message)
@@ -55,8 +77,34 @@ class LineFormatter(logging.Formatter):
         return escaped(super().format(record), "\n\t").replace("\n", "\n    ")
 
 
-def log_to_stderr(level: int, words: str = FORMAT) -> None:
-    """Set up logging for a process of ours."""
+class JsonFormatter(LineFormatter):
+    """A record is one JSON object on one line, ASCII alone."""
+
+    always: Mapping[str, str] = {}
+    """Those of `ABOUT` that all records of this process have."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": self.formatTime(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **self.always,
+            **about(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, separators=(",", ":"))
+
+
+def formatter(form: str | None, words: str = FORMAT) -> LineFormatter:
+    """Of one of `FORMS`; anything else is text. `words`: a text's."""
+    return JsonFormatter() if form == "json" else LineFormatter(words)
+
+
+def log_to_stderr(level: int, form: str = "text") -> None:
+    """Set up logging for a process of ours; others' libraries log no more than INFO."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter(words))
-    logging.basicConfig(level=level, handlers=[handler])
+    handler.setFormatter(formatter(form))
+    logging.basicConfig(level=max(level, logging.INFO), handlers=[handler])
+    logging.getLogger("lightkeeper").setLevel(level)

@@ -115,6 +115,12 @@ PLACE_KEYS_MAX: Final = 16
 PLACE_KEY_MAX_CHARS: Final = 64
 PLACE_VALUE_MAX_CHARS: Final = 128
 """`Identity.place`'s: polled every second, so kept to a few short words."""
+TRACKERS: Final = (
+    "wandb_run", "wandb_project", "wandb_entity", "mlflow_run", "mlflow_experiment",
+    "tensorboard_dir",
+)  # fmt: skip
+"""What a rank may say of the runs of experiment trackers to which it writes."""
+WORD_MAX_CHARS: Final = 256
 LINE_MAX_CHARS: Final = 300
 """An exception's, a function's or a file name's: it becomes part of a sentence."""
 _RANK_MAX_DIGITS: Final = 19
@@ -158,7 +164,7 @@ def printable_line(text: str) -> str:
 
 
 _PlaceKey = Annotated[str, Meta(max_length=PLACE_KEY_MAX_CHARS)]
-_Word = Annotated[str, Meta(max_length=256)]
+_Word = Annotated[str, Meta(max_length=WORD_MAX_CHARS)]
 _PlaceValue = Annotated[str, Meta(max_length=PLACE_VALUE_MAX_CHARS)]
 
 
@@ -660,6 +666,7 @@ CONNECTIONS_MOST: Final = 8
 """A state has the odd ones."""
 _End = Annotated[str, Meta(max_length=64, pattern="^[!-~]*(?!\\n)$")]
 _Short = Annotated[str, Meta(max_length=32)]
+Trackers = Annotated[Mapping[_Short, _Word], Meta(max_length=8)]
 
 
 class Connection(Struct, array_like=True, frozen=True, gc=False):
@@ -812,6 +819,8 @@ class StateReport(Struct, frozen=True, gc=False):
     """True if it has process groups whose collectives are kernels on a device, as NCCL's are."""
     machine: Annotated[tuple[Testimony, ...], Meta(max_length=TESTIMONIES_MOST)] = ()
     """What its host's witnesses say of the host and of this rank; left out if that is nothing."""
+    trackers: Trackers = {}
+    """Runs of experiment trackers to which it writes, for links; left out if none are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -1150,7 +1159,7 @@ class _StateCells(StateReport, frozen=True, gc=False):
         return StateReport(
             identity, self.process, step, self.heads, self.witness, self.ending, self.unhooked,
             self.transfers, self.forming, self.timeouts, self.lighthouse, self.addresses,
-            self.connections, self.kernels, self.machine,
+            self.connections, self.kernels, self.machine, self.trackers,
         )  # fmt: skip
 
 
@@ -1293,7 +1302,7 @@ LEFT_OUT: Final[Mapping[type, Mapping[str, Any]]] = {
     Identity: {"place": {}},
     StateReport: {
         "unhooked": (), "transfers": (), "timeouts": {}, "addresses": (), "connections": (),
-        "kernels": False, "machine": (),
+        "kernels": False, "machine": (), "trackers": {},
     },
     Forming: {"ranks": (), "earlier": ()},
     StepState: {

@@ -579,7 +579,9 @@ class Evictors:
                 self.log.post(job.key, Revoked(f"the evictor crashed: {type(exc).__name__}: {exc}"))
         ended = self.log.get(job.key)
         if ended is not None and not ended.open:
-            log.warning("eviction of %s: %s, %s", ended.group, ended.state, ended.outcome)
+            about = {"incident": ended.incident_id, "group": ended.group}
+            words = (ended.group, ended.state, ended.outcome)
+            log.warning("eviction of %s: %s, %s", *words, extra=about)
 
     def _goes_on(self, job: _Job) -> Eviction | None:
         """The eviction, if this attempt at it is still under way on this monitor; else None."""

@@ -287,7 +287,8 @@ class Evidence:
             self._trouble("write", f"evidence of {job.incident_id} is not kept: {_why(exc)}")
             self._count(job.moment, "unwritten")
         except Exception as exc:
-            log.exception("evidence of %s failed", job.incident_id)
+            about = {"incident": job.incident_id}
+            log.exception("evidence of %s failed", job.incident_id, extra=about)
             self._trouble("write", f"evidence failed: {type(exc).__name__}: {exc}")
             self._count(job.moment, "failed")
         finally:

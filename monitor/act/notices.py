@@ -10,7 +10,7 @@ import hmac
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Final
@@ -75,6 +75,8 @@ class Notice:
     """Who acknowledged it, and to whom it is assigned; a change of it is sent."""
     muted: bool = False
     """By a silence: it is not sent, and it has not ended."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """To what others know: name -> URL."""
 
     def id(self, status: Status) -> str:
         """The idempotency key: the same message has the same key, also when it is sent again."""
@@ -93,6 +95,7 @@ class NoticeFacts:
     ahead_s: float = 0.0
     """Of the wall clock before the monitor's."""
     work: Work = field(default_factory=Work)
+    links: Callable[[Incident], Mapping[str, str]] = lambda _: {}
 
 
 def notices(facts: NoticeFacts, *, url: str, hold_s: float) -> dict[str, Notice]:
@@ -141,6 +144,7 @@ def _fires(incident: Incident, facts: NoticeFacts, url: str) -> Notice:
             **_incident_facts(incident), "acknowledged_by": by, "assignee": work.assignee or None,
         },
         work=work.says,
+        links=facts.links(incident),
     )  # fmt: skip
 
 
@@ -320,6 +324,7 @@ class Webhook(Sink):
             "url": notice.url or None,
             "labels": dict(notice.labels),
             "incident": dict(notice.incident) or None,
+            "links": dict(notice.links),
         }
         post = _post(self.url, body, {"Idempotency-Key": key})
         if self.secret is None or post.body is None:
@@ -374,6 +379,8 @@ class Alertmanager(Sink):
         notice, ended = message.notice, message.ended
         ends_s = message.at_s + self.expire_s if ended is None else ended.at_s
         note = {} if ended is None else {"resolution": ended.reason}
+        if notice.links:
+            note["links"] = "\n".join(f"{name}: {url}" for name, url in notice.links.items())
         alert = {
             "labels": {
                 **{name: value for name, value in notice.labels.items() if value},

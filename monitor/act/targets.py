@@ -395,7 +395,8 @@ class Registry:
             return Registered.WAIT
         if target.identity.job not in self._unwatched:
             where = f"{target.url}{self._elsewhere(target)}"
-            log.warning("%s is not watched (%s): %s", target.rank, where, ALOUD[why])
+            about = {"group": target.identity.group, "rank": target.rank}
+            log.warning("%s is not watched (%s): %s", target.rank, where, ALOUD[why], extra=about)
         self._unwatched[target.identity.job] = target, why, now_s
         for table in (self._contested, self._unwatched):
             if len(table) > STRANGE_MOST:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import requests
 from urllib3.exceptions import NameResolutionError
@@ -26,6 +26,7 @@ from lightkeeper.monitor.commands.command import (
 from lightkeeper.monitor.commands.printing import console, line_width, print_json, show_lines, text
 from lightkeeper.worker_server import home
 
+T = TypeVar("T")
 STATUS: Final = "/v1/status"
 _TIMEOUT_S: Final = 10.0
 
@@ -71,10 +72,23 @@ class Monitor:
         Raises:
             CommandError: the monitor is away or refused.
         """
+        return self._first(
+            lambda base: _object(base, self._ask(base, path, method, body, asked), "schema")
+        )
+
+    def read(self, path: str, **asked: Any) -> bytes:
+        """The answer to a GET, as it is.
+
+        Raises:
+            CommandError: as `ask`.
+        """
+        return self._first(lambda base: self._ask(base, path, "GET", None, asked).content)
+
+    def _first(self, ask: Callable[[str], T]) -> T:
         problems = []
         for base in self.urls:
             try:
-                return _object(base, self._ask(base, path, method, body, asked), "schema")
+                return ask(base)
             except _OtherError as exc:
                 problems.append(str(exc))
         raise CommandError("; ".join(problems), FAILED)

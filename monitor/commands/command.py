@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import math
 import os
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from urllib.parse import urlsplit
 import click
 
 from lightkeeper.worker_server import home
+from lightkeeper.worker_server.plain_text import FORMS, LEVELS, log_to_stderr
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -114,6 +116,28 @@ as_json: Final = option(
     "--format", "as_json", type=click.Choice(("text", "table", "json")), default="text",
     callback=lambda _ctx, _param, value: value == "json",
     help="text for people (table is the same), json for programs",
+)  # fmt: skip
+
+
+# -- logs ------------------------------------------------------------------------------------------
+
+
+def _set_up_logs(*, log_format: str, log_level: str | None, verbose: bool) -> int | None:
+    """Set them up; returns the level that was asked for, if one was."""
+    level = LEVELS["info"] if verbose and log_level is None else LEVELS.get(log_level or "")
+    log_to_stderr(logging.WARNING if level is None else level, log_format)
+    return level
+
+
+logs: Final = gathered(
+    "log_level",
+    _set_up_logs,
+    option("--log-format", type=click.Choice(FORMS), default="text",
+           envvar="LIGHTKEEPER_LOG_FORMAT", help="json: one object a line"),
+    option("--log-level", type=click.Choice(tuple(LEVELS)), envvar="LIGHTKEEPER_LOG_LEVEL",
+           show_default="warning, and what is done",
+           help="info: also what is held or refused, and why"),
+    option("--verbose", is_flag=True, help="the same as --log-level info"),
 )  # fmt: skip
 
 

@@ -12,12 +12,12 @@ from lightkeeper.monitor.commands.command import (
     CommandError,
     command,
     gathered,
+    logs,
     make_token,
     option,
     token_file,
 )
 from lightkeeper.monitor.model.names import host_and_port
-from lightkeeper.worker_server.plain_text import log_to_stderr
 
 log = logging.getLogger("lightkeeper.gate.start")
 
@@ -35,7 +35,7 @@ DEFAULT_ADMIN: Final = "127.0.0.1:8471"
 @option("--grace", type=float, metavar="SECONDS", default=0.0,
         help="after SIGTERM, serve on for up to this long until another gate took over and all "
         "clients have gone there (default: 0)")  # fmt: skip
-@option("--verbose", is_flag=True, help="log what is refused and who breaks the protocol")
+@logs
 def gate(
     *,
     lighthouse: str,
@@ -44,7 +44,7 @@ def gate(
     token: str | None,
     take_over: str | None,
     grace: float,
-    verbose: bool,
+    log_level: int | None,
 ) -> None:
     """In front of the Lighthouse: keeps evicted and quarantined groups out of the quorum.
 
@@ -59,8 +59,8 @@ def gate(
     from lightkeeper.gate.overlap import PredecessorError  # noqa: PLC0415
     from lightkeeper.gate.serve import run  # noqa: PLC0415
 
-    log_to_stderr(logging.INFO if verbose else logging.WARNING)
-    log.setLevel(logging.INFO)
+    if log_level is None:
+        log.setLevel(logging.INFO)
     admin_at = _address("--admin", admin)
     options = GateOptions(
         lighthouse=parse_lighthouse(lighthouse),

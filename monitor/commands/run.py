@@ -25,6 +25,7 @@ from lightkeeper.monitor.commands.command import (
     command,
     gathered,
     is_plain,
+    logs,
     make_token,
     option,
     read_secret,
@@ -52,7 +53,6 @@ from lightkeeper.monitor.show.metrics import GROUP_SERIES, RANK_SERIES, Bounds
 from lightkeeper.monitor.show.web.server import is_loopback, parse_bind
 from lightkeeper.monitor.store.place import StoreError, StorePlace, parse_place
 from lightkeeper.worker_server import home
-from lightkeeper.worker_server.plain_text import log_to_stderr
 
 # -- what the options mean -------------------------------------------------------------------------
 
@@ -122,6 +122,27 @@ def _rules(
         raise CommandError(str(exc)) from exc
     except PolicyError as exc:
         raise refused(exc) from exc
+
+
+_OTLP: Final = "OTEL_EXPORTER_OTLP"
+_PROTOCOL: Final = "http/protobuf"
+
+
+def signals_for_otlp(environ: Mapping[str, str]) -> frozenset[str]:
+    """What OpenTelemetry's own variables ask for: `traces`, `logs`."""
+    signals = set()
+    off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    for name in () if off else ("traces", "logs"):
+        at, exporters = f"{_OTLP}_{name.upper()}", environ.get(f"OTEL_{name.upper()}_EXPORTER")
+        endpoint = environ.get(f"{at}_ENDPOINT") or environ.get(f"{_OTLP}_ENDPOINT")
+        spoken = environ.get(f"{at}_PROTOCOL") or environ.get(f"{_OTLP}_PROTOCOL") or _PROTOCOL
+        if not endpoint or "otlp" not in (exporters or "otlp").split(","):
+            continue
+        if spoken == _PROTOCOL:
+            signals.add(name)
+        else:
+            log.warning("no %s by OTLP: the protocol is %s, not %s", name, spoken, _PROTOCOL)
+    return frozenset(signals)
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -209,7 +230,7 @@ _series_options: Final = gathered(
 @option("--closed-reads", is_flag=True, envvar="LIGHTKEEPER_CLOSED_READS",
         help="pass pages of ranks to nobody without the token, on loopback neither: others have "
         "accounts on this machine")  # fmt: skip
-@option("--verbose", is_flag=True, help="log what is held and why")
+@logs
 @option("--journal", type=FILE, metavar="DIR", section="Journal",
         help="where every tick is recorded for `lightkeeper replay` "
         "(default: beside the store, monitor.db -> monitor.journal)")  # fmt: skip
@@ -220,7 +241,7 @@ _series_options: Final = gathered(
 @scheduler_options
 def monitor(
     *, rules: Rulebook, store: StorePlace, journal: Path | None, no_journal: bool,
-    sinks: Callable[[float], tuple[Sink, ...]], verbose: bool, **options: Any,
+    sinks: Callable[[float], tuple[Sink, ...]], log_level: int | None, **options: Any,
 ) -> int:  # fmt: skip
     """Watch a job, and evict its sick replica groups.
 
@@ -259,9 +280,10 @@ def monitor(
             store=store,
             journal=None if no_journal else journal or beside(store.path, ".journal"),
             sinks=sinks(config.notify_expire_s),
+            otlp=signals_for_otlp(os.environ),
             **options,
         ),
-        verbose=verbose,
+        log_level,
     )
 
 
@@ -275,13 +297,12 @@ _RELOADS: Final = frozenset({signal.SIGHUP})
 _LAST_TICK_S: Final = 5.0
 
 
-def serve(options: Options, *, verbose: bool) -> int:
+def serve(options: Options, log_level: int | None) -> int:
     """Run until SIGTERM or SIGINT."""
-    level, words = logging.INFO if verbose else logging.WARNING, "%(levelname)s %(name)s"
-    log_to_stderr(level, f"%(asctime)s {words}: %(message)s")
-    logging.getLogger("lightkeeper.monitor").setLevel(level)
-    for name in ("lightkeeper", "lightkeeper.monitor.loop"):
-        logging.getLogger(name).setLevel(logging.INFO)
+    if log_level is None:
+        for name in ("lightkeeper", "lightkeeper.monitor.loop"):
+            logging.getLogger(name).setLevel(logging.INFO)
+        logging.getLogger("lightkeeper.monitor").setLevel(logging.WARNING)
     others = os.umask(0o077)  # its files are for its own user only
     policy = None if options.rules is None else options.rules.current.path
     signals = _SIGNALS if policy is None else _SIGNALS | _RELOADS

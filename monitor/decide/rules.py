@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from msgspec import to_builtins
 
+from lightkeeper.monitor.decide.links import LINKS_MOST, link_problem
 from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
 from lightkeeper.monitor.model.queries import QUERIES_MOST, PrometheusQuery, query_from
 from lightkeeper.monitor.model.verdict import FAULTS, OF_LIGHTHOUSE, Kind, Severity
@@ -65,6 +66,8 @@ class Policy:
     """Between SIGTERM and SIGKILL of an eviction, for every kind."""
     queries: tuple[PrometheusQuery, ...] = ()
     """Asked of Prometheus, besides the shipped ones or in place of those with the same code."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Name -> template (`decide/links.py`), as they are shown."""
 
     def action(self, kind: Kind, severity: Severity) -> PolicyAction:
         return self.actions[kind, severity]
@@ -124,7 +127,7 @@ def suggestion(name: str, names: tuple[str, ...]) -> str:
 #
 # All problems are reported at once, one a line: where, what it is, what was expected.
 
-_TABLES: Final = ("policy", "actions", "grace", "guards", "thresholds", "prometheus")
+_TABLES: Final = ("policy", "actions", "grace", "guards", "thresholds", "prometheus", "links")
 _OPTIONS: Final = {"guards": GUARDS, "thresholds": THRESHOLDS}
 _MODES: Final = ("act", "observe")
 
@@ -164,6 +167,7 @@ def policy_from(data: Mapping[str, Any]) -> PolicyFile:
     actions = {**DEFAULT.actions, **_actions(_table(data, "actions", problems), problems)}
     grace_s = {**DEFAULT.grace_s, **_grace(_table(data, "grace", problems), problems)}
     queries = _queries(data.get("prometheus", []), problems)
+    links = _links(_table(data, "links", problems), problems)
     if not problems:
         try:
             KeeperConfig.from_options(options)
@@ -171,7 +175,7 @@ def policy_from(data: Mapping[str, Any]) -> PolicyFile:
             problems.append(str(exc))
     if problems:
         raise PolicyError(tuple(problems))
-    return PolicyFile(Policy(actions, grace_s, queries), options)
+    return PolicyFile(Policy(actions, grace_s, queries, links), options)
 
 
 def policy_to_json(policy: Policy) -> dict[str, Any]:
@@ -183,6 +187,7 @@ def policy_to_json(policy: Policy) -> dict[str, Any]:
         },
         "grace": {str(kind): policy.grace_s[kind] for kind in FAULTS},
         "prometheus": to_builtins(policy.queries),
+        "links": dict(policy.links),
     }
 
 
@@ -278,6 +283,14 @@ def _queries(tables: Any, problems: list[str]) -> tuple[PrometheusQuery, ...]:
     return tuple(row for row in rows if row is not None)
 
 
+def _links(table: Mapping[str, Any], problems: list[str]) -> dict[str, str]:
+    wrong = {name: link_problem(name, template) for name, template in table.items()}
+    problems += [f"links.{name}: {problem}" for name, problem in wrong.items() if problem]
+    if len(table) > LINKS_MOST:
+        problems.append(f"links: expected at most {LINKS_MOST}")
+    return dict(table)
+
+
 # -- effective ---------------------------------------------------------------------------------
 
 
@@ -322,6 +335,7 @@ def _flat(effective: Effective) -> dict[str, Any]:
     flat |= {f"grace.{kind}": seconds for kind, seconds in rules["grace"].items()}
     for number, row in enumerate(rules["prometheus"], 1):
         flat[f"prometheus.{number}"] = row
+    flat |= {f"links.{name}": template for name, template in rules["links"].items()}
     for option in fields(KeeperConfig):
         flat[option.name] = getattr(effective.config, option.name)
         if option.name in effective.waiting:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from lightkeeper.monitor.decide.accounts import IncidentAccount, Totals, account, totals_of
+from lightkeeper.monitor.decide.links import Links
 from lightkeeper.monitor.decide.rank_seconds import Spent
 from lightkeeper.monitor.decide.tempo import Tempo
 from lightkeeper.monitor.detect.wording import DOING
@@ -411,7 +412,13 @@ class View:
             victim_count=len(victims),
             work=self.work.of(incident),
             silence=self.work.silence_of(incident, self.snapshot.now_s),
+            links=self.links.of_incident(incident),
         )
+
+    @cached_property
+    def links(self) -> Links:
+        """To what others know, as the policy says."""
+        return Links({} if self.rules is None else self.rules.policy.links, self.snapshot)
 
     def _some(self, victims: Sequence[RankName]) -> tuple[RankName, ...]:
         """At most `VICTIMS_TOLD`; first those that another incident accuses."""
@@ -449,12 +456,12 @@ class IncidentReport:
     work: IncidentWork = field(default_factory=IncidentWork)
     silence: WorkRow | None = None
     """The silence that mutes messages about it now."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Name -> URL."""
 
     @property
     def began_s(self) -> float:
-        """When the fault began, as nearly as known."""
-        first_s, since_s = self.incident.milestones.first_seen_s, self.incident.verdict.since_s
-        return since_s if 0 < since_s <= first_s else first_s
+        return self.incident.began_s
 
     @property
     def evictions(self) -> tuple[Eviction, ...]:

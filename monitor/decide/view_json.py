@@ -61,6 +61,7 @@ def effective_to_json(effective: Effective) -> dict[str, Any]:
         "guards": {name: _option(effective, name) for name in GUARDS},
         "thresholds": {name: _option(effective, name) for name in THRESHOLDS},
         "prometheus": rules["prometheus"],
+        "links": rules["links"],
         "after_restart": dict(effective.waiting),
     }
 
@@ -171,6 +172,7 @@ def report_to_json(report: IncidentReport) -> dict[str, Any]:
         "account": to_plain(report.account),
         "work": report.work.to_json(),
         "silence": None if report.silence is None else to_plain(report.silence),
+        "links": report.links,
         "bundle": None if bundle is None else {
             "url": bundle_url(incident.id), "bytes": bundle.nbytes, "written_s": bundle.written_s,
         },

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry
 
@@ -40,6 +40,9 @@ from lightkeeper.monitor.model.observation import Vitals
 from lightkeeper.monitor.rulebook import Rulebook
 from lightkeeper.monitor.store.lease import Lease
 from lightkeeper.monitor.store.store import Store
+
+if TYPE_CHECKING:  # it is an extra
+    from lightkeeper.monitor.act.otlp import Telemetry
 
 # -- vitals ------------------------------------------------------------------------------------
 
@@ -171,6 +174,8 @@ class Components:
     evictions of the last hour, and the number of the last tick."""
     gatekeeper: Gatekeeper | None = None
     schedulers: tuple[CordonReconciler, ...] = ()
+    telemetry: Telemetry | None = None
+    """None: no OTLP is configured, or its extra is missing."""
     cluster: Cluster | None = None
     """None: nobody is asked what is known of hosts."""
     ends: Ends | None = None
@@ -195,7 +200,7 @@ def troubles(
     several = (
         components.clock, components.registry, components.evidence, leader.notify, leader.journal,
         components.rulebook, components.gatekeeper, *components.schedulers, components.cluster,
-        components.ends,
+        components.ends, components.telemetry,
     )  # fmt: skip
     for part in several:
         if part is not None:

@@ -44,7 +44,7 @@ from lightkeeper.monitor.model.eviction import (
     Release,
     Remembered,
 )
-from lightkeeper.monitor.model.incident import Incident, Milestones, State
+from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import (
     GroupName,
     IncidentId,
@@ -142,26 +142,10 @@ def count_incidents(
         for line in incident.story:
             if (line.at_s, line.to) not in counted:
                 TRANSITIONS.on(metrics).labels(str(incident.kind), line.to).inc()
-        had = {} if old is None else _stages(old.milestones)
-        for stage, seconds in _stages(incident.milestones).items():
+        had = {} if old is None else old.milestones.stages()
+        for stage, (start_s, end_s) in incident.milestones.stages().items():
             if stage not in had:
-                STAGES.on(metrics).labels(stage).observe(seconds)
-
-
-def _stages(at: Milestones) -> dict[str, float]:
-    """Seconds of each finished stage."""
-    spans = {
-        "detect": (at.first_seen_s, at.firing_s),
-        "decide": (at.firing_s, at.evict_asked_s),
-        "leave": (at.evict_asked_s, at.left_quorum_s),
-        "recover": (at.evict_asked_s, at.survivor_commit_s),
-        "rejoin": (at.evict_asked_s, at.rejoined_s),
-    }
-    return {
-        stage: max(0.0, end - start)
-        for stage, (start, end) in spans.items()
-        if start is not None and end is not None
-    }
+                STAGES.on(metrics).labels(stage).observe(max(0.0, end_s - start_s))
 
 
 # -- acting --------------------------------------------------------------------------------------
@@ -194,6 +178,9 @@ class Acting:
         before = {incident.id: incident for incident in earlier if incident is not None}
         faults = [i for i in result.changed if i.kind is not Kind.BY_HAND]
         count_incidents(components.metrics, faults, before)
+        if components.telemetry is not None:
+            with self._errors.part("otlp"):
+                components.telemetry.take(result.changed, before, components.clock.ahead_s())
         components.store.save_incidents(result.changed)
         self.recent.take_incidents(result.changed)
         with self._errors.part("offences"):
@@ -236,19 +223,20 @@ class Acting:
 
     def _take(self, decision: Decision, snapshot: Snapshot, epoch: int) -> None:
         components = self._components
+        about = {"incident": decision.incident_id, "group": getattr(decision, "group", "")}
         match decision:
             case Eviction():
-                log.warning("evict %s: %s", decision.group, decision.reason)
+                log.warning("evict %s: %s", decision.group, decision.reason, extra=about)
                 self._decided(decision, snapshot, epoch)
             case Hold():
                 words = (decision.incident_id, decision.guard, decision.reason, decision.release)
                 if decision.guard is not Guard.WATCH_ONLY:
-                    log.warning("nobody is evicted for %s (%s): %s. %s", *words)
+                    log.warning("nobody is evicted for %s (%s): %s. %s", *words, extra=about)
                     HOLDS.on(components.metrics).labels(str(decision.guard)).inc()
                 self._note(replace(decision, at_s=snapshot.now_s, epoch=epoch))
             case Release():
                 ranks = ", ".join(survivor.rank for survivor in decision.survivors)
-                log.warning("released %s: %s", ranks, decision.reason)
+                log.warning("released %s: %s", ranks, decision.reason, extra=about)
                 self._note(components.releaser.begin(decision, epoch))
 
     def _note(self, row: Hold | Release) -> None:
@@ -410,13 +398,14 @@ def _log(incident: Incident, before: Incident | None) -> None:
     state, fired = incident.state, incident.milestones.firing_s is not None
     if not fired or (before is not None and before.state is state):
         return
+    about = incident.about()
     match state:
         case State.FIRING:
             words = (incident.severity, incident.id, incident.verdict.reason)
-            log.warning("%s incident %s: %s", *words)
+            log.warning("%s incident %s: %s", *words, extra=about)
         case State.EVICTING:
-            log.info("%s: %s is being evicted", incident.id, ", ".join(incident.groups))
+            log.info("%s: %s is being evicted", incident.id, about["group"], extra=about)
         case State.RESOLVED:
-            log.info("%s is over: %s", incident.id, incident.resolution)
+            log.info("%s is over: %s", incident.id, incident.resolution, extra=about)
         case State.PENDING:
             pass

@@ -19,6 +19,7 @@ from typing import Final
 from lightkeeper.monitor.act.notices import NoticeFacts
 from lightkeeper.monitor.act.poller import Sweep
 from lightkeeper.monitor.act.quarantine import SWITCH
+from lightkeeper.monitor.decide.links import Links
 from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.rank_seconds import RankSeconds, Spent
 from lightkeeper.monitor.decide.tempo import TempoBook, TrendBook
@@ -346,7 +347,8 @@ class Keeper:
             self.take_part()
         with self._errors.part("targets"):
             for target in components.registry.expire():
-                log.warning("%s is dropped: silent and its lease over", target.rank)
+                about = {"group": target.identity.group, "rank": target.rank}
+                log.warning("%s is dropped: silent and its lease over", target.rank, extra=about)
         with self._errors.part("journal file"):
             if (journal := self._leadership.components.journal) is not None:
                 journal.before_tick(began_s)
@@ -450,7 +452,10 @@ class Keeper:
         if notifier is not None:
             faults = [i for i in recent.incidents() if i.kind is not Kind.BY_HAND]
             ahead_s, work = self._components.clock.ahead_s(), self._components.work.now
-            notifier.push(NoticeFacts(snapshot.now_s, faults, recent.decisions(), ahead_s, work))
+            links = Links(self._components.rulebook.current.policy.links, snapshot).of_incident
+            notifier.push(NoticeFacts(
+                snapshot.now_s, faults, recent.decisions(), ahead_s, work, links,
+            ))  # fmt: skip
 
     def _turn_to(self, run: Run | None) -> None:
         """Forget what the ranks of the last run did, if this is another."""

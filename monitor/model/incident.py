@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import sha256
 from typing import Any, Final
 
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
@@ -56,6 +57,21 @@ class Milestones:
     evicted), the stall being over."""
     rejoined_s: Moment | None = None
     """First commit of the same group under a new replica id, all its ranks alive."""
+
+    def stages(self) -> dict[str, tuple[float, float]]:
+        """Begin and end of each finished stage."""
+        spans = {
+            "detect": (self.first_seen_s, self.firing_s),
+            "decide": (self.firing_s, self.evict_asked_s),
+            "leave": (self.evict_asked_s, self.left_quorum_s),
+            "recover": (self.evict_asked_s, self.survivor_commit_s),
+            "rejoin": (self.evict_asked_s, self.rejoined_s),
+        }
+        return {
+            stage: (start_s, end_s)
+            for stage, (start_s, end_s) in spans.items()
+            if start_s is not None and end_s is not None
+        }
 
 
 @readable
@@ -113,6 +129,17 @@ class Incident:
         return self.culprits or self.candidates
 
     @property
+    def began_s(self) -> float:
+        """When the fault began, as nearly as known."""
+        first_s, since_s = self.milestones.first_seen_s, self.verdict.since_s
+        return since_s if 0 < since_s <= first_s else first_s
+
+    def about(self) -> dict[str, str]:
+        """For a record of the log (`extra`)."""
+        groups, ranks = ", ".join(self.groups), ", ".join(self.suspects[:8])
+        return {"incident": self.id, "group": groups, "rank": ranks}
+
+    @property
     def open(self) -> bool:
         """True if it still needs attention."""
         return self.state is not State.RESOLVED
@@ -129,6 +156,11 @@ class Incident:
 _OF_VERDICT: Final = (
     "reason", "brief", "confidence", "since_s", "victims", "evidence", "lost_s", "lost",
 )  # fmt: skip
+
+
+def trace_id(incident_id: str) -> str:
+    """Of its trace (act/otlp.py), 32 digits: links may hold it."""
+    return sha256(incident_id.encode()).hexdigest()[:32]
 
 
 def oldest_first(incident: Incident) -> tuple[float, str]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from prometheus_client import Counter, Gauge
 
 from lightkeeper.monitor import service  # noqa: F401 - it imports all that define metrics
+from lightkeeper.monitor.act import otlp  # noqa: F401 - and this, where its extra is
 from lightkeeper.monitor.metric import Definition, Section
 
 _PROCESS: Final = tuple(

@@ -10,6 +10,7 @@ import itertools
 import textwrap
 from pathlib import Path
 
+from lightkeeper.monitor.decide.links import PLACEHOLDERS
 from lightkeeper.monitor.decide.rules import DEFAULT, GUARDS, THRESHOLDS, needs_restart
 from lightkeeper.monitor.model import config
 from lightkeeper.monitor.model.config import RANGES, KeeperConfig
@@ -54,7 +55,20 @@ TAIL = """\
 # text = "fan {name} stands still"
 # device = "fan {name}"
 # host = "node"        # label with the host's name; without it, the usual ones are tried
-"""
+
+# Links on pages of incidents, ranks and hosts, in messages and in JSON: at most 16. Known are
+# PLACEHOLDERS.
+# Values are quoted, times are 10 minutes around an incident, else the last hour; a link is left
+# out where one of its values is not known.
+#
+# [links]
+# "W&B" = "https://wandb.ai/{wandb_entity}/{wandb_project}/runs/{wandb_run}"
+# MLflow = "https://mlflow.example/#/experiments/{mlflow_experiment}/runs/{mlflow_run}"
+# GPUs = "https://grafana.example/d/dcgm?var-Hostname={host}&from={from_ms}&to={to_ms}"
+# trace = "https://jaeger.example/trace/{trace_id}"
+""".replace(
+    "PLACEHOLDERS", "\n# ".join(textwrap.wrap(" ".join(map("{{{}}}".format, PLACEHOLDERS))))
+)
 
 
 def example() -> str:

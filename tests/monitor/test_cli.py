@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -24,6 +25,7 @@ from tests.monitor.api import options
 from tests.monitor.commands.calling import Command
 from tests.monitor.fakes import FakeFleet, FakeLighthouse
 from tests.monitor.process import TOKEN, Monitor, environment, lightkeeper
+from tests.ports import free_port
 
 pytestmark = pytest.mark.usefixtures("bare_environment")
 
@@ -276,6 +278,27 @@ def test_help_teaches_by_examples(words: str, command: Command) -> None:
     said = command(*words.split(), "--help")
     assert "examples:" in said
     assert f"lightkeeper {words}" in said
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("level", [None, "error"])
+def test_the_log_is_json_and_as_loud_as_the_options_or_variables_say(
+    level: str | None, tmp_path: Path
+) -> None:
+    words = () if level is None else ("--log-level", level)
+    monitor = Monitor(
+        "--store", str(tmp_path / "m.db"), "--observe", *words, port=free_port(),
+        LIGHTKEEPER_LOG_FORMAT="json",
+    )  # fmt: skip
+    try:
+        monitor.ready()
+    finally:
+        monitor.end(signal.SIGTERM)
+    lines = [json.loads(line) for line in monitor.lines]
+    said = {(line["level"], line["logger"]) for line in lines}
+    usual = {("info", "lightkeeper"), ("warning", "lightkeeper")}
+    assert said >= usual if level is None else not said
+    assert all(line["time"].endswith("Z") for line in lines)
 
 
 @pytest.mark.integration

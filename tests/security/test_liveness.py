@@ -55,5 +55,5 @@ def test_a_monitor_of_which_a_part_has_ended_ends_with_a_status(
 
     monkeypatch.setattr(Service, "run", run)
     monkeypatch.setattr(command.os, "umask", lambda _: 0o022)
-    assert command.serve(options(tmp_path, token=None), verbose=False) == FAILED
+    assert command.serve(options(tmp_path, token=None), None) == FAILED
     assert what in caplog.text

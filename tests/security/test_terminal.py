@@ -264,7 +264,8 @@ def test_every_log_is_written_by_the_formatter_that_escapes() -> None:
     texts = {path.relative_to(ROOT): path.read_text() for path in files}
     where = {str(path) for path, text in texts.items() if made.search(text)}
     assert where == {"worker_server/plain_text.py", "worker_server/sidecar/serve.py"}
-    assert all("LineFormatter(" in texts[Path(path)] for path in where)
+    assert all("setFormatter(" in texts[Path(path)] for path in where)
+    assert all("formatter(" in texts[Path(path)] for path in where)
 
 
 # -- files of others -------------------------------------------------------------------------------

@@ -232,6 +232,18 @@ def admit(*words, stdin=b"", **options) -> tuple[int, bytes, str]:
 
 
 @pytest.mark.integration
+def test_as_json_it_says_the_same_and_so_do_the_sidecars(monitor):
+    words = ("--monitor", monitor(REFUSAL).url, "--log-format", "json", "--", "true")
+    code, _, err = admit(*words)
+    line = json.loads(err)
+    assert (code, line["level"], line["logger"]) == (75, "warning", "lightkeeper.run")
+    assert line["message"].startswith("refused until a person releases it: ")
+    changes = options([*words[:2], "--log-format", "json", "--log-level", "debug"], {}).changes
+    assert changes["LIGHTKEEPER_LOG_FORMAT"] == "json"
+    assert changes["LIGHTKEEPER_LOG_LEVEL"] == "debug"
+
+
+@pytest.mark.integration
 def test_the_command_runs_in_the_same_process_and_its_status_is_its_own(monitor):
     said = monitor()
     with popen("--monitor", said.url, "--", "sh", "-c", "echo $$; exit 42") as process:

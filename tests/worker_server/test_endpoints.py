@@ -175,6 +175,15 @@ def test_a_rank_that_dies_at_once_has_a_sidecar_that_tells_how(start_rank):
     assert rank.ask(wire.PATH_STACKS)[0] in (200, 410)
 
 
+def test_the_sidecars_log_is_json_where_the_environment_says_so(start_rank):
+    rank = start_rank("finish_at_once", LIGHTKEEPER_LOG_FORMAT="json")
+    assert rank.process.wait(20) == 0
+    (log,) = eventually(lambda: [*rank.run_dir.glob("*.log")], "there is a log")
+    eventually(lambda: "gone" in log.read_text(), "the sidecar has ended")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {(line["group"], line["rank"]) for line in lines} == {("rg_1", "rg_1.0")}
+
+
 def test_a_rank_that_closes_and_ends_at_once_leaves_nothing_after_some_seconds(start_rank):
     rank = start_rank("finish_at_once")
     assert rank.process.wait(20) == 0

@@ -22,6 +22,7 @@ import argparse
 import contextlib
 import http.client
 import json
+import logging
 import math
 import os
 import queue
@@ -39,7 +40,7 @@ from urllib.parse import urlencode, urlsplit
 
 from lightkeeper.worker_server import home
 from lightkeeper.worker_server.command import OneLineParser, become
-from lightkeeper.worker_server.plain_text import escaped
+from lightkeeper.worker_server.plain_text import FORMS, LEVELS, JsonFormatter, escaped
 from lightkeeper.worker_server.rank.identity import (
     POD,
     group_named_by,
@@ -294,6 +295,12 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         help="with --wait: for at most so long, then status 75",
     )
     add("--poll", type=float, metavar="S", default=10.0, help="pause between questions (10)")
+    for flag, choices, says in (
+        ("--log-format", FORMS, "json: one object a line, here and in the WorkerServers' logs"),
+        ("--log-level", LEVELS, "of the WorkerServers' logs (default: info)"),
+    ):
+        usual = environ.get(variable := f"LIGHTKEEPER_{flag[2:].upper().replace('-', '_')}")
+        add(flag, choices=choices, default=usual, help=f"{says} ({variable})")
     add(
         "--preflight",
         choices=("warn", "refuse"),
@@ -319,6 +326,7 @@ def options(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Namesp
         "LIGHTKEEPER_MONITOR": args.monitor, "LIGHTKEEPER_TOKEN_FILE": token_file,
         "LIGHTKEEPER_JOB": args.job, "LIGHTKEEPER_RUN": args.run,
         "LIGHTKEEPER_HOST": args.host, "REPLICA_GROUP": args.group,
+        "LIGHTKEEPER_LOG_FORMAT": args.log_format, "LIGHTKEEPER_LOG_LEVEL": args.log_level,
     }  # fmt: skip
     changes = {name: value for name, value in named.items() if value is not None}
     environ = {**environ, **changes}
@@ -393,8 +401,12 @@ def _is_no_rank(command: Sequence[str]) -> bool:
     )
 
 
-def _say(text: str) -> None:
-    _write(f"lightkeeper run: {text}")
+def _say(form: str | None, text: str) -> None:
+    if form == "json":
+        line = {"name": "lightkeeper.run", "levelname": "WARNING", "msg": text}
+        _write(JsonFormatter().format(logging.makeLogRecord(line)))
+    else:
+        _write(f"lightkeeper run: {text}")
 
 
 def main(words: Sequence[str]) -> int:
@@ -402,26 +414,27 @@ def main(words: Sequence[str]) -> int:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends us as it would the command
     chosen = options(words, os.environ)
+    say = partial(_say, chosen.log_format)
     if chosen.monitors:
         if chosen.host.startswith(POD):
-            _say(f"the node of {chosen.host} is not known: set LIGHTKEEPER_HOST from spec.nodeName")
+            say(f"the node of {chosen.host} is not known: set LIGHTKEEPER_HOST from spec.nodeName")
         unfit = _unfit({**os.environ, **chosen.changes})
         question = partial(
             ask_monitors, list(chosen.monitors), chosen.host, chosen.group, _ASK_S, unfit
         )
-        if not wait_until_admitted(question, _say, chosen):
+        if not wait_until_admitted(question, say, chosen):
             return REFUSED_STATUS
     else:
-        _say("LIGHTKEEPER_MONITOR is empty: starting without asking, and nobody watches")
+        say("LIGHTKEEPER_MONITOR is empty: starting without asking, and nobody watches")
     if chosen.preflight:
         from lightkeeper.worker_server.check_host import before_start  # noqa: PLC0415
 
-        fit = before_start(chosen.command, {**os.environ, **chosen.changes}, _say)
+        fit = before_start(chosen.command, {**os.environ, **chosen.changes}, say)
         if not fit and chosen.preflight == "refuse":
-            _say(f"preflight: this host is unfit (status {REFUSED_STATUS})")
+            say(f"preflight: this host is unfit (status {REFUSED_STATUS})")
             return REFUSED_STATUS
     if chosen.command and _is_no_rank(chosen.command):
-        _say(
+        say(
             "no launcher (torchrun, srun, mpirun) makes this python a rank: it is watched only if "
             "the script attaches; or: lightkeeper run -- python -m lightkeeper.worker_server SCRIPT"
         )

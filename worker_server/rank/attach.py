@@ -25,7 +25,7 @@ from typing import Any, cast
 
 from lightkeeper.worker_server import run_dir, wire
 from lightkeeper.worker_server.home import is_open, misspelt
-from lightkeeper.worker_server.rank import exchange, last_words, torch_hooks
+from lightkeeper.worker_server.rank import exchange, last_words, torch_hooks, trackers
 from lightkeeper.worker_server.rank.identity import POD, claim_from, identity_from
 from lightkeeper.worker_server.rank.null_reporter import NullReporter
 from lightkeeper.worker_server.rank.page import layout
@@ -419,6 +419,7 @@ def _start_beat(
             ),
             last_words.note_uncaught,
             _complaining(files),
+            trackers.telling(page),
             _tell_backends,
         ),
         exchange.obey,

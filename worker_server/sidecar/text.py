@@ -58,6 +58,7 @@ _STATE: Final[Mapping[str, str]] = {
     "transfers": "group peer tag sends posted unfinished held age_s",
     "connections": _CONNECTION,
     "machine": _TESTIMONY,
+    "trackers": "",
 }
 """What is shown of a state: its parts, and their fields. A part's first field goes without name."""
 

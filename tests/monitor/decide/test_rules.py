@@ -4,6 +4,7 @@ import tomllib
 
 import pytest
 
+from lightkeeper.monitor.decide.links import PLACEHOLDERS
 from lightkeeper.monitor.decide.rules import (
     DEFAULT,
     GUARDS,
@@ -51,6 +52,13 @@ def test_the_row_of_prometheus_of_the_example_is_one() -> None:
     lines = text[text.index("# [[prometheus]]") :].partition("\n\n")[0].split("\n")
     (query,) = read("\n".join(line.removeprefix("# ") for line in lines)).policy.queries
     assert (query.code, query.weight, query.host) == ("fan-stopped", Weight.SLOW, "node")
+
+
+def test_the_links_of_the_example_are_usable() -> None:
+    text = policy_example.PATH.read_text(encoding="utf-8")
+    lines = text[text.index("# [links]") :].split("\n")
+    links = read("\n".join(line.removeprefix("# ") for line in lines)).policy.links
+    assert list(links) == ["W&B", "MLflow", "GPUs", "trace"]
 
 
 def test_one_action_holds_for_all_severities_and_a_table_for_some() -> None:
@@ -144,6 +152,27 @@ CASES = {
     "too many rows": (
         "[[prometheus]]\ncode = 'a'\nquery = 'b'\n" * 101,
         ["prometheus: expected at most 100 tables [[prometheus]]"],
+    ),
+    "no links": ("links = 3\n", ["links: is 3, expected a table [links]"]),
+    "too many links": (
+        "[links]\n" + "\n".join(f"l{n} = 'http://h/'" for n in range(17)),
+        ["links: expected at most 16"],
+    ),
+    "links": (
+        """
+        [links]
+        "" = "http://h/"
+        a = 7
+        b = "javascript:alert(1)"
+        c = "http://{host}/"
+        d = "http://u:p@h/"
+        e = "http://h/{rnk}"
+        """,
+        ["links.: a name has 1 to 40 characters",
+         "links.a: expected a URL of at most 2000 characters",
+         *(f"links.{name}: expected http://HOST/... or https://HOST/..., without a password"
+           for name in "bcd"),
+         f"links.e: {{rnk}} is none of {', '.join(PLACEHOLDERS)}"],
     ),
     "rows": (
         """

@@ -29,7 +29,7 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 MAGIC: Final = int.from_bytes(b"LKPAGE01", "little")
-VERSION: Final = 9
+VERSION: Final = 10
 WORD: Final = 8
 
 
@@ -252,9 +252,11 @@ NOTE_FORMING: Final = 2
 """The process group that is being created, as JSON; empty: none."""
 NOTE_HIDDEN: Final = 3
 """The last error that TorchFT hid from the program: its traceback."""
+NOTE_TRACKERS: Final = 4
+"""Runs of experiment trackers, as JSON."""
 NOTE_HEADER_BYTES: Final = 32
 """first stamp, time, bytes of text, last stamp; the text follows."""
-NOTE_SLOT_BYTES: Final = (32 * 1024, 8 * 1024, 4 * 1024, 8 * 1024)
+NOTE_SLOT_BYTES: Final = (32 * 1024, 8 * 1024, 4 * 1024, 8 * 1024, 4 * 1024)
 _NOTES_END: Final = tuple(
     accumulate(
         (2 * size for size in NOTE_SLOT_BYTES),

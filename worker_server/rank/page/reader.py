@@ -8,9 +8,10 @@ import mmap
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec import convert
 
@@ -208,6 +209,7 @@ class PageReader:
             timeouts=self.timeouts,
             lighthouse=self.lighthouse,
             kernels=not wire.ON_CPU.issuperset(self.backends),
+            trackers=_trackers((self.note(layout.NOTE_TRACKERS, now_ns) or ("{}", 0.0))[0]),
         )
 
     # -- step -----------------------------------------------------------------------------
@@ -572,6 +574,14 @@ def _open(path: Path) -> mmap.mmap:
         raise layout.SharedPageError(f"cannot map {path}: {exc}") from exc
     finally:
         os.close(fd)
+
+
+@lru_cache(maxsize=64)  # it seldom changes
+def _trackers(text: str) -> wire.Trackers:
+    try:
+        return cast(wire.Trackers, convert(json.loads(text), wire.Trackers))
+    except (ValueError, RecursionError):
+        return {}  # cut, or a stray write of the rank's went over it
 
 
 def _step_row(
