@@ -75,7 +75,6 @@ def train(opt: TrainOptions, reporter: Reporter) -> None:
         if committed:
             now_and_then(rank, step)
     rank.record.write("finished", step=manager.current_step())
-    rank.record.close()
     reporter.close()  # from now on, silence is no failure
     manager.shutdown(wait=False)
     dist.destroy_process_group()
@@ -143,8 +142,6 @@ def connect(place: group.RankPlace, opt: TrainOptions, state: dict[str, Tensor])
         # of one group would take different first steps.
         init_sync=False,
         timeout=timeout,
-        quorum_timeout=timedelta(seconds=opt.quorum_timeout_s),
-        connect_timeout=timedelta(seconds=opt.connect_timeout_s),
         rank=place.group_rank,
         world_size=place.world_size,
         replica_id=place.group,
