@@ -48,9 +48,7 @@ faults:
 
 examples:
   lightkeeper demo                                  3 groups x 1 rank: gil, then slow
-  lightkeeper demo --groups 2 --ranks-per-group 2   gil, slow, mismatch
   lightkeeper demo --fault stop --format json       one JSON object, last on stdout
-  lightkeeper demo --gate --fault stop              with the gate in front of the Lighthouse
   lightkeeper demo --keep-running                   leaves all up, with URLs to curl
 
 exit status: 0 every fault was found, the right group was evicted and training continued; 1 it was
@@ -69,14 +67,9 @@ class DemoOptions:
         "replica groups, 2 to 8 (default: 3, or 2 when groups have several ranks)", least=2, most=8
     )
     ranks_per_group: int = option("ranks in each group, 1 to 4", 1, least=1, most=4)
-    gate: bool = option(
-        "groups reach the Lighthouse through `lightkeeper gate`, which can keep them out",
-        default=False,
-    )
-    format: str = option("json: one object, last on stdout", "text", choices=("text", "json"))
-    keep_running: bool = option(
-        "leave everything up afterwards until Ctrl-C, and print what to curl", default=False
-    )
+    gate: bool = option("groups reach the Lighthouse through `lightkeeper gate`", default=False)
+    format: str = option("json: one object on stdout", "text", choices=("text", "json"))
+    keep_running: bool = option("stay up until Ctrl-C, and say where to look", default=False)
     run_dir: Path | None = option(
         "where logs, store and token go (default: a new folder under /tmp)", metavar="DIR"
     )
@@ -191,6 +184,7 @@ class DemoFleet:
         self.monitor = MonitorClient(self.monitor_url)
         self.token_file = self.run_dir / "token"
         self.fault_file = self.run_dir / "fault.json"
+        self.events_file = self.run_dir / "events.jsonl"
         self.groups = tuple(f"rg_{index}" for index in range(self.options.groups))
 
     def inject(self, kind: str, rank: str, step: int | None = None) -> str:
@@ -200,10 +194,11 @@ class DemoFleet:
         faults.inject(self.fault_file, fault)
         return fault_id
 
-    def has_left(self, group: str, since_s: float) -> bool:
-        """True if a launch of the group ended after that (unix time)."""
-        events = status.read_events(self._events(group))
-        return any(event["event"] == "left" and event["time"] >= since_s for event in events)
+    def left(self, since_s: float) -> list[str]:
+        """Groups of which a launch ended after that (unix time)."""
+        events = status.read_events(self.events_file)
+        after = [event for event in events if event["time"] >= since_s]
+        return sorted({event["group"] for event in after if event["event"] == "left"})
 
     def attempts(self, limit_s: float, every_s: float) -> Iterator[None]:
         """One attempt after the other until the limit, while every process runs.
@@ -222,9 +217,6 @@ class DemoFleet:
 
     def _log(self, name: str) -> Path:
         return self.run_dir / "logs" / f"{name}.log"
-
-    def _events(self, group: str) -> Path:
-        return self.run_dir / "events" / f"{group}.jsonl"
 
     def spawn(self, name: str, *command: object) -> None:
         """Start one process with its output in a log; it ends when we do, however we end."""
@@ -279,7 +271,7 @@ class DemoFleet:
                 group=group,
                 hosts=",".join([f"host-{index}", *spares]),
                 nproc=options.ranks_per_group,
-                status_file=self._events(group),
+                status_file=self.events_file,
             )
             module = "lightkeeper.trainer.supervisor"
             self.spawn(f"supervisor-{group}", *_PYTHON, module, *of_supervisor, "--", *of_ranks)
@@ -401,8 +393,7 @@ def run_fault(fleet: DemoFleet, kind: str, rank: str, log: DemoLog) -> Row:
     report = report_of(marks[0], [], [])
     for _, listed in _looks(fleet, KEEPER_LIMIT_S):
         incidents = [incident for incident in listed if incident["id"] not in earlier]
-        left = [group for group in fleet.groups if fleet.has_left(group, marks[0].time)]
-        report = report_of(marks[0], incidents, left)
+        report = report_of(marks[0], incidents, fleet.left(marks[0].time))
         log.say(fault_sentence(report))
         if report["to_rejoined"] is not None and report["to_survivor_commit"] is not None:
             break
@@ -419,49 +410,42 @@ def report_of(struck: faults.Marker, incidents: list[Row], left: Sequence[str]) 
     def at_s(incident: Row, name: str) -> Any:
         return incident["milestones"].get(f"{name}_s")
 
+    def to_s(at_s: float | None) -> float | None:
+        return None if at_s is None else round(at_s - struck.time, 3)
+
     evicting = [item for item in incidents if at_s(item, "evict_asked") is not None]
     fired = [item for item in incidents if at_s(item, "firing") is not None]
     order = [(item not in evicting, item["kind"] != LEAVES.get(struck.kind), at_s(item, "firing"))
              for item in fired]  # fmt: skip
     chosen: Row = fired[order.index(min(order))] if fired else {"milestones": {}}
-    times = {name: at_s(chosen, name) for name in MILESTONES}
     report = {
         "kind": struck.kind,
         "target_rank": struck.rank,
+        "target_group": struck.rank.rpartition(".")[0],
         "incident": chosen.get("id"),
         "culprit_ranks": chosen.get("culprits", []),
         "evicted_groups": sorted({group for item in evicting for group in item["groups"]}),
-        **{
-            f"to_{name}": None if at is None else round(at - struck.time, 3)
-            for name, at in times.items()
-        },
+        **{f"to_{name}": to_s(at_s(chosen, name)) for name in MILESTONES},
         "rejoined_host": next(iter(chosen.get("back_on", ())), None),
     }
-    account = chosen.get("account", {})
-    held = account["why"] if account.get("outcome") == "held" else "no decision"
-    return {**report, "problems": list(_problems(report, left, held))}
+    return {**report, "problems": list(_problems(report, left))}
 
 
-def _problems(report: Row, left: Sequence[str], held: str) -> Iterator[str]:
+def _problems(report: Row, left: Sequence[str]) -> Iterator[str]:
     """What the monitor did wrong, and what it did not achieve."""
-    rank, culprits, evicted = (
-        report["target_rank"],
-        report["culprit_ranks"],
-        report["evicted_groups"],
-    )
-    target = rank.rpartition(".")[0]
+    rank, culprits, target = report["target_rank"], report["culprit_ranks"], report["target_group"]
     if report["to_firing"] is None:
         yield "not found"
     elif culprits != [rank]:
         yield f"accused {', '.join(culprits)}, not {rank}"
-    if healthy := [group for group in evicted if group != target]:
+    if healthy := [group for group in report["evicted_groups"] if group != target]:
         yield f"evicted the healthy {', '.join(healthy)}"
     if crashed := [group for group in left if group != target]:
         yield f"{', '.join(crashed)} crashed, too"
     if report["to_survivor_commit"] is None:
         yield "training did not go on"
-    if report["kind"] not in LEAVES and target not in evicted:
-        yield f"not evicted ({held})"
+    if report["kind"] not in LEAVES and target not in report["evicted_groups"]:
+        yield "not evicted"
     if report["to_rejoined"] is None:
         yield "the group did not come back"
 

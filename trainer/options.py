@@ -101,7 +101,6 @@ class TrainOptions:
     batch: int = option("sequences a rank", 4, least=1)
     learning_rate: float = option("of AdamW", 1e-3)
     seed: int = option("of weights and data; must be the same in all groups", 0)
-    accumulate: int = option("batches whose gradients make one step", 1, least=1)
     device: str = option(
         "where to train: gloo with cpu (default), NCCL with cuda, a GPU for each rank",
         "cpu",
