@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightkeeper.monitor.model.eviction import Evict
+from lightkeeper.monitor.model.eviction import Eviction
 from lightkeeper.monitor.model.names import GroupName
 from lightkeeper.monitor.service import Service
 from tests.monitor.api import TOKEN, Api, Script, options
@@ -146,7 +146,7 @@ def test_a_person_that_resolves_it_neither_ends_nor_begins_an_eviction(
         api.tick()
     assert api.get("/v1/incidents/inc-1")["state"] == "firing"
     assert (rank.alive, rank.evictions) == (True, [])
-    evict = Evict(incident().id, GroupName("rg_1"), None, (), "it hangs")
+    evict = Eviction(incident().id, GroupName("rg_1"), None, 100.0)
     judge.results.append({"decisions": (evict,)})
     api.tick()
     wait_until(lambda: not rank.alive, 10, "the eviction goes on")

@@ -73,6 +73,7 @@ def test_the_webhooks_message() -> None:
             "acknowledged_by": None,
             "assignee": None,
         },
+        "links": {},
     }
 
 
