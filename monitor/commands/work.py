@@ -32,13 +32,13 @@ def _say(act: str, id: str, monitor: Monitor, *, as_json: bool, **body: Any) -> 
 @_on_one
 @_WHY
 def ack(**said: Any) -> None:
-    """Tell others that you look after an incident.
+    """Say that you look after an incident.
 
     examples:
       lightkeeper incidents ack not_ent                 the beginning of its id will do
       lightkeeper incidents ack not_ent --reason "the switch again"
 
-    The monitor goes on as before. It opens an incident again that a person has resolved.
+    The monitor continues as before. An incident that a person has resolved is open again.
     """
     _say("ack", **said)
 
@@ -115,8 +115,8 @@ def add_silence(*, monitor: Monitor, as_json: bool, **body: Any) -> None:
       lightkeeper silence add --host 'rack7-*' --hours 2 --reason "switch firmware"
       lightkeeper silence add --kind straggler --group rg_3 --hours 8 --reason "known slow disk"
 
-    All matchers must fit all that an incident accuses; * and ? stand for letters. Evictions go on.
-    The end of what was sent before is sent.
+    All matchers must fit all that an incident accuses; * and ? stand for letters. The end of what
+    was sent before is sent. Evictions continue.
     """
     body = {key: value for key, value in body.items() if value is not None}
     said = monitor.ask("/v1/silences", method="POST", body=body)

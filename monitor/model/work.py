@@ -2,7 +2,7 @@
 
 Theory of operation. Each act is one `WorkRow`, which is never changed; what holds now follows from
 the rows in their order. None of them reaches the judgement. A `resolve` closes an incident for
-people: messages about it end, and the counts of open incidents leave it out. The fault goes on as
+people: messages about it end, and the counts of open incidents leave it out. The fault stays as
 it was: it is judged, held or evicted as if nobody had said anything, and only the tracker ends it,
 on evidence. If it is seen again after that, it is a new incident, which nobody has resolved. An
 `ack` opens a resolved incident again. Both are about the accusation as it was: if the incident

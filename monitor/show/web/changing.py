@@ -242,10 +242,14 @@ _COMMENT_MAX_CHARS: Final = 1000
 _MATCHER_MAX_CHARS: Final = 128
 
 
-@changing.post("/v1/incidents/<prefix>/<any(ack,assign,comment,resolve,label):act>")
-def post_work(prefix: str, act: str) -> Response:
+@changing.post("/v1/incidents/<prefix>/ack", defaults={"action": WorkAction.ACK})
+@changing.post("/v1/incidents/<prefix>/assign", defaults={"action": WorkAction.ASSIGN})
+@changing.post("/v1/incidents/<prefix>/comment", defaults={"action": WorkAction.COMMENT})
+@changing.post("/v1/incidents/<prefix>/resolve", defaults={"action": WorkAction.RESOLVE})
+@changing.post("/v1/incidents/<prefix>/label", defaults={"action": WorkAction.LABEL})
+def post_work(prefix: str, action: WorkAction) -> Response:
     """What a person did about an incident; the start of its id is enough."""
-    body, action = json_body(), WorkAction(act)
+    body = json_body()
     incident = find_incident(the_view().incidents, prefix)
     right = body.get("right") if action is WorkAction.LABEL else None
     if action is WorkAction.LABEL and not isinstance(right, bool):

@@ -81,11 +81,12 @@ node0  waiting       1      2     -          0          0  no     -             
 def test_incidents_and_what_they_came_to(monitor: ServedView, command: Command) -> None:
     heads, row, *totals = command("incidents", "list").splitlines()
     assert re.split("  +", heads) == [
-        "id", "since", "kind", "state", "severity", "who", "outcome", "lost", "what",
+        "id", "since", "kind", "state", "severity", "who", "outcome", "work",
+        "lost", "what",
     ]  # fmt: skip
     assert re.split("  +", row) == [
         "not_entered-rg_1.1-7", "2023-11-14 22:13:05 UTC", "not_entered", "firing", "critical",
-        "rg_1.1", "open", "cannot tell", "rg_1.1 stands still in 'data'",
+        "rg_1.1", "open", "-", "cannot tell", "rg_1.1 stands still in 'data'",
     ]  # fmt: skip
     assert totals == [
         "1 incident fired",

@@ -123,8 +123,8 @@ def test_a_second_monitor_shows_it_and_changes_nothing(
         post(api, "ack")
 
         def shown() -> bool:
-            found = other.tick_in_turn() and other.get("/v1/incidents")["incidents"]
-            return bool(found) and found[0]["work"]["acknowledged_by"] == "ann"
+            incidents = other.tick_in_turn() and other.get("/v1/incidents")["incidents"]
+            return bool(incidents) and incidents[0]["work"]["acknowledged_by"] == "ann"
 
         wait_until(shown, 10, "it is seen there")
         assert "stands by" in post(other, "comment", 409, text="x")["error"]
