@@ -6,7 +6,7 @@ from typing import Final, Unpack
 
 from lightkeeper.dashboards.panels import (
     Board,
-    Column,
+    TableColumn,
     Json,
     PanelShape,
     Query,
@@ -36,13 +36,13 @@ from lightkeeper.dashboards.selectors import (
     SEVERITY,
     UNSEEN,
     ZERO,
-    age,
+    age_of,
     called,
     chosen_ranks,
     events,
     grown,
     grp,
-    keeper,
+    keeper_of,
     mon,
     on_host,
     or_none,
@@ -50,9 +50,9 @@ from lightkeeper.dashboards.selectors import (
     worst_first,
 )
 
-_GROUP: Final = Column("group", 130, label="replica_group", links=group_links())
-_RANK: Final = Column("rank", 60, links=rank_links())
-_HOST: Final = Column("host", 150, links=host_links())
+_GROUP: Final = TableColumn("group", 130, label="replica_group", links=group_links())
+_RANK: Final = TableColumn("rank", 60, links=rank_links())
+_HOST: Final = TableColumn("host", 150, links=host_links())
 
 # -- incidents: what went wrong, what was done about it, how fast, and what it cost -------------
 
@@ -68,14 +68,14 @@ def incident_table(
     story = {"Story and evidence": "${monitor_url}/incidents/${__value.text}"}
     return rows(
         title,
-        Column("began", 170, unit=began,
+        TableColumn("began", 170, unit=began,
                expr=f"1000 * ({seen} or {called(f'{UNSEEN} * time()', 'state', NOT_SEEN)})"),
-        Column("state", 150, values=INCIDENT),
-        Column("kind", 120),
-        Column("severity", 90, values=SEVERITY),
+        TableColumn("state", 150, values=INCIDENT),
+        TableColumn("kind", 120),
+        TableColumn("severity", 90, values=SEVERITY),
         _GROUP, _RANK, _HOST,
-        Column("eviction", 200, label="did", values=EVICTION, prefix="held by "),
-        Column("incident", links=story),
+        TableColumn("eviction", 200, label="did", values=EVICTION, prefix="held by "),
+        TableColumn("incident", links=story),
         sort="began", says=says, **shape,
     )  # fmt: skip
 
@@ -92,8 +92,8 @@ _WHAT: Final = [
     ),
     rows(
         "Suspects",
-        Column("", expr=f"max by (replica_group, rank, host, kind, role) ({grp('rank_suspect')})"),
-        _GROUP, _RANK, _HOST, Column("kind", 120), Column("role"),
+        TableColumn("", expr=f"max by (replica_group, rank, host, kind, role) ({grp('rank_suspect')})"),
+        _GROUP, _RANK, _HOST, TableColumn("kind", 120), TableColumn("role"),
         width=10, height=7, empty="nobody is suspected",
         says="Culprits of open incidents, and candidates where no culprit can be named; "
         "victims are not among them. Click the rank for its page, stacks and flight record, "
@@ -101,9 +101,9 @@ _WHAT: Final = [
     ),
     rows(
         "What machines say",
-        Column("since", 170, unit="dateTimeAsIso", expr="1000 * max by (host, witness, code, "
+        TableColumn("since", 170, unit="dateTimeAsIso", expr="1000 * max by (host, witness, code, "
                f"weight) ({mon('host_testimony_since_timestamp_seconds')})"),
-        _HOST, Column("weight", 90, values=_WEIGHTS), Column("witness", 150), Column("code"),
+        _HOST, TableColumn("weight", 90, values=_WEIGHTS), TableColumn("witness", 150), TableColumn("code"),
         sort="since", width=14, height=7, empty="no machine says anything",
         says="Hosts that testify against themselves, or against which the cluster does: a GPU that "
         "fell off the bus, a throttled core, a drain. None is accused by that alone; an incident "
@@ -115,9 +115,9 @@ _EVICTED: Final = f"round({grown(mon('evictions_total'), by='kind, outcome')}) >
 _DONE: Final = [
     rows(
         "Evictions",
-        Column("kind", 150),
-        Column("outcome", values=OUTCOME),
-        Column("in the shown time", 140, decimals=0,
+        TableColumn("kind", 150),
+        TableColumn("outcome", values=OUTCOME),
+        TableColumn("in the shown time", 140, decimals=0,
                expr=f"{_EVICTED} or {called(ALONE, 'outcome', NO_LIGHTHOUSE)}"),
         sort="in the shown time", width=8, empty="nobody was evicted",
         says="One that failed: the group still holds the others up; open its incident and end "
@@ -151,11 +151,11 @@ _LOST: Final = grown(mon("ineffective_rank_seconds_total"), by="cause")
 _COST: Final = [
     rows(
         "How long each stage took",
-        Column("stage", 120),
-        Column("incidents", 100, expr=f"round({_COUNT}) > 0", decimals=0),
-        Column("mean", 120, expr=f"{_SUM} / ({_COUNT} > 0)", unit="s", decimals=1,
+        TableColumn("stage", 120),
+        TableColumn("incidents", 100, expr=f"round({_COUNT}) > 0", decimals=0),
+        TableColumn("mean", 120, expr=f"{_SUM} / ({_COUNT} > 0)", unit="s", decimals=1,
                levels={0.0: "green", 30.0: "orange", 120.0: "red"}),
-        Column("none took more than", expr=f"histogram_quantile(1, {_BUCKETS})", unit="s"),
+        TableColumn("none took more than", expr=f"histogram_quantile(1, {_BUCKETS})", unit="s"),
         sort="mean", height=9, empty="no incident in this time",
         says="detect: first seen to firing. decide: to the request to evict. leave: out of the "
         "quorum; long: the Lighthouse's kill did not work, see docs/eviction.md. recover: the "
@@ -164,8 +164,8 @@ _COST: Final = [
     ),
     rows(
         "Lost rank-seconds by cause",
-        Column("cause", 180),
-        Column("lost", expr=f"{_LOST} > 0", unit="s", decimals=0, gauge=True,
+        TableColumn("cause", 180),
+        TableColumn("lost", expr=f"{_LOST} > 0", unit="s", decimals=0, gauge=True,
                levels={0.0: "orange"}),
         sort="lost", height=9, empty="none lost",
         says="What the shown time cost, by cause. The longest bar is worth your work: a kind "
@@ -203,13 +203,13 @@ _GROUPS: Final = [
     rows(
         "Groups, worst first",
         _GROUP,
-        Column("state", expr=_of_worst(_STATE), values=GROUP_STATE),
-        Column("step", expr=_of_worst(grp("group_step"))),
-        Column("behind", expr=_of_worst(_BEHIND),
+        TableColumn("state", expr=_of_worst(_STATE), values=GROUP_STATE),
+        TableColumn("step", expr=_of_worst(grp("group_step"))),
+        TableColumn("behind", expr=_of_worst(_BEHIND),
                levels={0.0: "green", 5.0: "orange", 50.0: "red"}),
-        Column("works a step", expr=_of_worst(grp("group_busy_seconds")), unit="s", decimals=3),
-        Column("waits a step", expr=_of_worst(grp("group_wait_seconds")), unit="s", decimals=3),
-        Column("heartbeat", expr=_of_worst(age(grp("group_last_heartbeat_timestamp_seconds"))),
+        TableColumn("works a step", expr=_of_worst(grp("group_busy_seconds")), unit="s", decimals=3),
+        TableColumn("waits a step", expr=_of_worst(grp("group_wait_seconds")), unit="s", decimals=3),
+        TableColumn("heartbeat", expr=_of_worst(age_of(grp("group_last_heartbeat_timestamp_seconds"))),
                unit="s", decimals=1, levels={0.0: "green", 5.0: "orange", 30.0: "red"}),
         sort="state", width=24, height=9, empty="no group",
         says="Each group now. Click a group for its page, or for the dashboard of its ranks. "
@@ -267,10 +267,10 @@ _SLOW: Final = [
     rows(
         "Slowest ranks now",
         _GROUP, _RANK,
-        Column("works a step", expr=_BUSIEST, unit="s", decimals=3),
-        Column("times the median", expr=f"max by ({_BY}) ({_RATIO}) and {_BUSIEST}", decimals=2,
+        TableColumn("works a step", expr=_BUSIEST, unit="s", decimals=3),
+        TableColumn("times the median", expr=f"max by ({_BY}) ({_RATIO}) and {_BUSIEST}", decimals=2,
                levels={0.0: "green", 1.2: "orange", 1.5: "red"}),
-        Column("waits a step", unit="s", decimals=3,
+        TableColumn("waits a step", unit="s", decimals=3,
                expr=f"max by ({_BY}) ({grp('rank_wait_seconds')}) and {_BUSIEST}"),
         sort="works a step", height=10, empty="nobody commits, or no rank reports steps",
         says="Ranks by their own work a step. Works long and waits little: the straggler. "
@@ -313,19 +313,19 @@ _WHO: Final = [
     rows(
         "Ranks, the worst first",
         _GROUP, _RANK,
-        Column("", expr=chosen_ranks(grp("rank_suspect"), keep="role")),
-        Column("accused as", 110, label="role", prefix="▲ "),
-        Column("health", 120, expr=chosen_ranks(_HEALTH), values=GROUP_STATE),
-        Column("process", 180, expr=chosen_ranks(own("process_state")), values=PROCESS),
-        Column("in phase", 130, label="phase"),
-        Column("for", 90, expr=f"time() - ({chosen_ranks(_PHASE, keep='phase')})", unit="s",
+        TableColumn("", expr=chosen_ranks(grp("rank_suspect"), keep="role")),
+        TableColumn("accused as", 110, label="role", prefix="▲ "),
+        TableColumn("health", 120, expr=chosen_ranks(_HEALTH), values=GROUP_STATE),
+        TableColumn("process", 180, expr=chosen_ranks(own("process_state")), values=PROCESS),
+        TableColumn("in phase", 130, label="phase"),
+        TableColumn("for", 90, expr=f"time() - ({chosen_ranks(_PHASE, keep='phase')})", unit="s",
                decimals=1),
-        Column("collectives behind", 150, expr=chosen_ranks(_MISSING), decimals=0, levels=_LATE),
-        Column("step", 90, expr=chosen_ranks(own("step"))),
-        Column("last commit", 110, expr=f"time() - ({chosen_ranks(_COMMIT)})", unit="s",
+        TableColumn("collectives behind", 150, expr=chosen_ranks(_MISSING), decimals=0, levels=_LATE),
+        TableColumn("step", 90, expr=chosen_ranks(own("step"))),
+        TableColumn("last commit", 110, expr=f"time() - ({chosen_ranks(_COMMIT)})", unit="s",
                decimals=1),
-        Column("", expr=chosen_ranks(keep="host, pid")),
-        _HOST, Column("pid"),
+        TableColumn("", expr=chosen_ranks(keep="host, pid")),
+        _HOST, TableColumn("pid"),
         sort="health", width=24, height=10, empty="no such rank is scraped",
         says="Who is the culprit and who its victim. 'accused as' and 'health' are the "
         "monitor's; the rest says each rank itself. 'collectives behind': its peers have "
@@ -335,9 +335,9 @@ _WHO: Final = [
     rows(
         "Head of the flight record",
         _GROUP, _RANK,
-        Column("process group", label="process_group"),
-        Column("behind its peers", 140, expr=_HEADS, decimals=0, levels=_LATE),
-        *(Column(title, 110, expr=f"{_EACH} ({own(f'collective_{name}')}) and {_HEADS}")
+        TableColumn("process group", label="process_group"),
+        TableColumn("behind its peers", 140, expr=_HEADS, decimals=0, levels=_LATE),
+        *(TableColumn(title, 110, expr=f"{_EACH} ({own(f'collective_{name}')}) and {_HEADS}")
           for title, name in (("entered", "enqueued"), ("left", "completed"), ("inside", "lag"))),
         sort="behind its peers", width=24, height=8,
         empty="no rank of those shown was in a collective",
@@ -390,13 +390,13 @@ _SCRAPED: Final = f'up{{{OF_JOB}, rank!=""}}'
 _ACTS: Final = [
     rows(
         "Monitors of the job",
-        Column("monitor", 170, label="instance"),
-        Column("does it act?", 150, expr=f"max by (instance) ({keeper()})", values=KEEPER_STATE),
-        Column("", expr=f"max by (instance, version) ({mon('build_info')})"),
-        Column("version", 90),
-        Column("runs since", 170, unit="dateTimeAsIso",
+        TableColumn("monitor", 170, label="instance"),
+        TableColumn("does it act?", 150, expr=f"max by (instance) ({keeper_of()})", values=KEEPER_STATE),
+        TableColumn("", expr=f"max by (instance, version) ({mon('build_info')})"),
+        TableColumn("version", 90),
+        TableColumn("runs since", 170, unit="dateTimeAsIso",
                expr=f"1000 * max by (instance) (process_start_time_seconds{OF_MONITOR})"),
-        Column("ranks", expr=f"sum by (instance) ({mon('ranks')})"),
+        TableColumn("ranks", expr=f"sum by (instance) ({mon('ranks')})"),
         height=6, empty=NOT_SEEN,
         says="Two monitors of a job share a store: one acts, the other stands by. Their "
         "versions should be the same.",
@@ -411,7 +411,7 @@ _ACTS: Final = [
         "a token, TLS. Only the Rank dashboard needs them.",
     ),
     states(
-        "Does it act?", Query(f"max by (instance) ({keeper()})", "{{instance}}"),
+        "Does it act?", Query(f"max by (instance) ({keeper_of()})", "{{instance}}"),
         values=KEEPER_STATE, height=6,
         says="Each monitor over time. A gap: it was down, and training unwatched. Paused for "
         "long: `lightkeeper resume`. Observing: start it without --observe when you trust it. "

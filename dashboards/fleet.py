@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from lightkeeper.dashboards.drill_downs import incident_table
-from lightkeeper.dashboards.panels import Board, Column, Query, curves, more, rows, tile
+from lightkeeper.dashboards.panels import Board, TableColumn, Query, curves, more, rows, tile
 from lightkeeper.dashboards.selectors import (
     CAUSES,
     GREY,
@@ -19,10 +19,10 @@ from lightkeeper.dashboards.selectors import (
     NOT_SEEN,
     SEVERITY,
     UNSEEN,
-    age,
+    age_of,
     called,
     goodput,
-    keeper,
+    keeper_of,
     mon,
     or_none,
 )
@@ -64,25 +64,25 @@ _CHOOSE: Final = "/d/lightkeeper-fleet?${__url_time_range}" + "".join(
 _JOBS: Final = [
     rows(
         "Jobs",
-        Column("cluster", 70),
-        Column("namespace", 95),
-        Column("job", label="job_id", links={"Show this job": _CHOOSE}),
-        Column("state", 145, expr=f"{_of_job('lightkeeper_job_state')} or 12 * {_LATELY}",
+        TableColumn("cluster", 70),
+        TableColumn("namespace", 95),
+        TableColumn("job", label="job_id", links={"Show this job": _CHOOSE}),
+        TableColumn("state", 145, expr=f"{_of_job('lightkeeper_job_state')} or 12 * {_LATELY}",
                values=JOB_STATE),
-        Column("last commit", 100, unit="s", decimals=0,
-               expr=_of_job(age("lightkeeper_job_last_commit_timestamp_seconds"))),
-        Column("goodput, 5 min", 120, unit="percentunit", decimals=0, levels=_GOOD,
+        TableColumn("last commit", 100, unit="s", decimals=0,
+               expr=_of_job(age_of("lightkeeper_job_last_commit_timestamp_seconds"))),
+        TableColumn("goodput, 5 min", 120, unit="percentunit", decimals=0, levels=_GOOD,
                expr=f"{_of_job(goodput('5m', ''))} >= 0"),
-        Column("", expr=_of_job(f"topk by ({_MONITOR}) (1, lightkeeper_rank_suspect)",
+        TableColumn("", expr=_of_job(f"topk by ({_MONITOR}) (1, lightkeeper_rank_suspect)",
                                 "replica_group", "rank", "host")),
-        Column("suspect", 90, label="replica_group"),
-        Column("rank", 50),
-        Column("host", 110),
-        Column("", expr=_of_job(f"topk by ({_MONITOR}) (1, lightkeeper_holding > 0)", "guard")),
-        Column("held by", 90, label="guard"),
-        Column("keeper", 140, expr=f"{_of_job(keeper(''))} or 7 * {_LATELY}", values=KEEPER_STATE),
-        Column("ranks", 60, expr=_of_job(f"sum by ({_MONITOR}) (lightkeeper_ranks)")),
-        Column("scraped", 70, expr=f'sum by ({_JOB}) (up{{job_id!="", rank!=""}})'),
+        TableColumn("suspect", 90, label="replica_group"),
+        TableColumn("rank", 50),
+        TableColumn("host", 110),
+        TableColumn("", expr=_of_job(f"topk by ({_MONITOR}) (1, lightkeeper_holding > 0)", "guard")),
+        TableColumn("held by", 90, label="guard"),
+        TableColumn("keeper", 140, expr=f"{_of_job(keeper_of(''))} or 7 * {_LATELY}", values=KEEPER_STATE),
+        TableColumn("ranks", 60, expr=_of_job(f"sum by ({_MONITOR}) (lightkeeper_ranks)")),
+        TableColumn("scraped", 70, expr=f'sum by ({_JOB}) (up{{job_id!="", rank!=""}})'),
         sort="state", width=17, height=6, empty="no monitor is scraped",
         says="All jobs that this Prometheus knows, the worst first; click one to show it below. "
         "'scraped': how many of its ranks' own pages Prometheus reads, which only the Rank "
@@ -90,10 +90,10 @@ _JOBS: Final = [
     ),
     rows(
         "Alerts",
-        Column("since", 125, expr=f"1000 * ({_alerts()})", unit="dateTimeFromNow"),
-        Column("severity", 75, values=SEVERITY),
-        Column("alert", label="alertname"),
-        Column("of job", 90, label="job_id"),
+        TableColumn("since", 125, expr=f"1000 * ({_alerts()})", unit="dateTimeFromNow"),
+        TableColumn("severity", 75, values=SEVERITY),
+        TableColumn("alert", label="alertname"),
+        TableColumn("of job", 90, label="job_id"),
         hidden=("alertstate", "sink", "detector", "state", "kind", "run", "url"),
         sort="since", width=7, height=6, empty="no alert fires",
         says="Prometheus' alerts that fire, of all jobs; their rules are in dashboards/prometheus. "
@@ -112,7 +112,7 @@ _NOW: Final = [
     ),
     tile(
         "Since the last commit",
-        Query(f"max({age(_COMMIT)})", "last commit"),
+        Query(f"max({age_of(_COMMIT)})", "last commit"),
         Query(f"max({mon('job_usual_commit_seconds')})", "a commit usually takes"),
         text="value_and_name", unit="s", width=5, height=4, empty="no commit known",
         says="Seconds since any rank committed a step, and how long that usually takes. The "
@@ -127,7 +127,7 @@ _NOW: Final = [
         "why, and has the button. 'none': the keeper does what is to be done.",
     ),
     tile(
-        "The keeper", Query(f"max({keeper()}) or vector(7)"), values=KEEPER_STATE,
+        "The keeper", Query(f"max({keeper_of()}) or vector(7)"), values=KEEPER_STATE,
         width=4, height=4, links=more("Keeper", "lightkeeper-keeper"),
         says="Does it act? 'no Lighthouse': it watches only. 'observes': it only says whom it "
         "would evict. 'doubts itself': Keeper says why. 'paused': somebody pressed the switch; "

@@ -92,7 +92,7 @@ def events(counter: str, by: str) -> str:
     return f"sum by ({by}) (({counter} - {before}) >= 0 or {counter})"
 
 
-def age(timestamp: str) -> str:
+def age_of(timestamp: str) -> str:
     """How old it was at the last scrape: `time()` would add the time since."""
     return f"(timestamp({timestamp}) - {timestamp})"
 
@@ -110,7 +110,7 @@ def goodput(window: str, of: str = OF_MONITOR) -> str:
     return f"{good} / ({good} + ({bad} or 0 * {good}))"
 
 
-def keeper(of: str = OF_MONITOR) -> str:
+def keeper_of(of: str = OF_MONITOR) -> str:
     """For each monitor what keeps it from acting, as numbers of `KEEPER_STATE`.
 
     One without a Lighthouse has neither `lighthouse_up` nor `observe_mode` nor `paused`.

@@ -43,7 +43,7 @@ _ANALYSIS_S: Final = 120.0
 _READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
 
-class Reader:
+class ReadOnlyMonitor:
     """The tools. Each is a GET of the monitor's API; a name is one part of a path."""
 
     def __init__(self, monitor: Monitor) -> None:
@@ -111,7 +111,7 @@ def _answer(said: bytes) -> str:
 
 def server_of(monitor: Monitor) -> MCPServer:
     server = MCPServer("lightkeeper", instructions=_HOW, log_level="WARNING")
-    reader = Reader(monitor)
+    reader = ReadOnlyMonitor(monitor)
     for tool in (
         reader.status, reader.list_incidents, reader.get_incident, reader.list_ranks,
         reader.list_hosts, reader.rank_state, reader.rank_stacks, reader.rank_flight_record,

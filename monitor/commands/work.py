@@ -115,8 +115,8 @@ def add_silence(*, monitor: Monitor, as_json: bool, **body: Any) -> None:
       lightkeeper silence add --host 'rack7-*' --hours 2 --reason "switch firmware"
       lightkeeper silence add --kind straggler --group rg_3 --hours 8 --reason "known slow disk"
 
-    All matchers must fit all that an incident accuses; * and ? stand for letters. Evictions continue.
-    The end of what was sent before is sent.
+    All matchers must fit all that an incident accuses; * and ? stand for letters. The end of what
+    was sent before is sent. Evictions continue.
     """
     body = {key: value for key, value in body.items() if value is not None}
     said = monitor.ask("/v1/silences", method="POST", body=body)

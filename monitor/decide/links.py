@@ -1,4 +1,4 @@
-"""Links to what others know of an incident, a rank or a host: W&B, Loki, a GPU's panel, a trace.
+"""LinkTemplates to what others know of an incident, a rank or a host: W&B, Loki, a GPU's panel, a trace.
 
 The operator gives each a name and a template in the policy file, table `links`. What is filled in
 comes from ranks, too: so it is quoted, bounded, and never part of the scheme or the host. A link
@@ -51,7 +51,7 @@ def link_problem(name: str, template: Any) -> str | None:
     return f"{{{unknown[0]}}} is none of {', '.join(PLACEHOLDERS)}" if unknown else None
 
 
-class Links:
+class LinkTemplates:
     """By the templates, from what one snapshot knows."""
 
     def __init__(self, templates: Mapping[str, str], snapshot: Snapshot) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from lightkeeper.monitor.decide.accounts import IncidentAccount, Totals, account, totals_of
-from lightkeeper.monitor.decide.links import Links
+from lightkeeper.monitor.decide.links import LinkTemplates
 from lightkeeper.monitor.decide.rank_seconds import Spent
 from lightkeeper.monitor.decide.tempo import Tempo
 from lightkeeper.monitor.detect.wording import DOING
@@ -416,9 +416,9 @@ class View:
         )
 
     @cached_property
-    def links(self) -> Links:
+    def links(self) -> LinkTemplates:
         """To what others know, as the policy says."""
-        return Links({} if self.rules is None else self.rules.policy.links, self.snapshot)
+        return LinkTemplates({} if self.rules is None else self.rules.policy.links, self.snapshot)
 
     def _some(self, victims: Sequence[RankName]) -> tuple[RankName, ...]:
         """At most `VICTIMS_TOLD`; first those that another incident accuses."""

@@ -19,7 +19,7 @@ from typing import Final
 from lightkeeper.monitor.act.notices import NoticeFacts
 from lightkeeper.monitor.act.poller import Sweep
 from lightkeeper.monitor.act.quarantine import SWITCH
-from lightkeeper.monitor.decide.links import Links
+from lightkeeper.monitor.decide.links import LinkTemplates
 from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.rank_seconds import RankSeconds, Spent
 from lightkeeper.monitor.decide.tempo import TempoBook, TrendBook
@@ -452,7 +452,7 @@ class Keeper:
         if notifier is not None:
             faults = [i for i in recent.incidents() if i.kind is not Kind.BY_HAND]
             ahead_s, work = self._components.clock.ahead_s(), self._components.work.now
-            links = Links(self._components.rulebook.current.policy.links, snapshot).of_incident
+            links = LinkTemplates(self._components.rulebook.current.policy.links, snapshot).of_incident
             notifier.push(NoticeFacts(
                 snapshot.now_s, faults, recent.decisions(), ahead_s, work, links,
             ))  # fmt: skip

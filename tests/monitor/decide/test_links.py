@@ -1,4 +1,4 @@
-"""Links are filled in with what is known, quoted, and left out where anything is not."""
+"""LinkTemplates are filled in with what is known, quoted, and left out where anything is not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lightkeeper.monitor.decide.links import PLACEHOLDERS, Links, link_problem
+from lightkeeper.monitor.decide.links import PLACEHOLDERS, LinkTemplates, link_problem
 from lightkeeper.monitor.model.incident import Incident, State, Transition, trace_id
 from lightkeeper.monitor.model.names import Host, RankName
 from lightkeeper.monitor.model.run import Run
@@ -30,9 +30,9 @@ def rank(
     return msgspec.structs.replace(made, identity=identity, outcome=report)
 
 
-def links(templates: dict[str, str], *ranks: Any, run: str = "r2", now_s: float = 1000.0) -> Links:
+def links(templates: dict[str, str], *ranks: Any, run: str = "r2", now_s: float = 1000.0) -> LinkTemplates:
     taken = replace(snapshot(*ranks, now_s=now_s), run=Run(run, "job", 10.0) if run else None)
-    return Links(templates, taken)
+    return LinkTemplates(templates, taken)
 
 
 def fired(run: str = "r2", **more: Any) -> Incident:

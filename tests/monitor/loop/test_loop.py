@@ -20,6 +20,7 @@ from lightkeeper.monitor.act.quarantine import PauseSwitch, Quarantine
 from lightkeeper.monitor.act.release import Releaser
 from lightkeeper.monitor.act.schedulers.base import Lost, Outcome
 from lightkeeper.monitor.act.targets import Registered, Registry
+from lightkeeper.monitor.act.work import WorkBook
 from lightkeeper.monitor.clock import SteadyClock
 from lightkeeper.monitor.decide.escalation import handle
 from lightkeeper.monitor.decide.pipeline import TickResult
@@ -118,6 +119,7 @@ class Bench:
             evidence=self.evidence,
             rulebook=standing(config),
             pause=PauseSwitch(self.clock, self.store),
+            work=WorkBook(self.clock, self.store),
             vitals=VitalSigns(),
             lease=self.lease,
             begin=lambda *_: LeaderComponents(),
