@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from lightkeeper.dashboards.drill_downs import incident_table
-from lightkeeper.dashboards.panels import Board, TableColumn, Query, curves, more, rows, tile
+from lightkeeper.dashboards.panels import Board, Query, Field, curves, more, rows, tile
 from lightkeeper.dashboards.selectors import (
     CAUSES,
     GREY,
@@ -64,25 +64,25 @@ _CHOOSE: Final = "/d/lightkeeper-fleet?${__url_time_range}" + "".join(
 _JOBS: Final = [
     rows(
         "Jobs",
-        TableColumn("cluster", 70),
-        TableColumn("namespace", 95),
-        TableColumn("job", label="job_id", links={"Show this job": _CHOOSE}),
-        TableColumn("state", 145, expr=f"{_of_job('lightkeeper_job_state')} or 12 * {_LATELY}",
+        Field("cluster", 70),
+        Field("namespace", 95),
+        Field("job", label="job_id", links={"Show this job": _CHOOSE}),
+        Field("state", 145, expr=f"{_of_job('lightkeeper_job_state')} or 12 * {_LATELY}",
                values=JOB_STATE),
-        TableColumn("last commit", 100, unit="s", decimals=0,
+        Field("last commit", 100, unit="s", decimals=0,
                expr=_of_job(age_of("lightkeeper_job_last_commit_timestamp_seconds"))),
-        TableColumn("goodput, 5 min", 120, unit="percentunit", decimals=0, levels=_GOOD,
+        Field("goodput, 5 min", 120, unit="percentunit", decimals=0, levels=_GOOD,
                expr=f"{_of_job(goodput('5m', ''))} >= 0"),
-        TableColumn("", expr=_of_job(f"topk by ({_MONITOR}) (1, lightkeeper_rank_suspect)",
+        Field("", expr=_of_job(f"topk by ({_MONITOR}) (1, lightkeeper_rank_suspect)",
                                 "replica_group", "rank", "host")),
-        TableColumn("suspect", 90, label="replica_group"),
-        TableColumn("rank", 50),
-        TableColumn("host", 110),
-        TableColumn("", expr=_of_job(f"topk by ({_MONITOR}) (1, lightkeeper_holding > 0)", "guard")),
-        TableColumn("held by", 90, label="guard"),
-        TableColumn("keeper", 140, expr=f"{_of_job(keeper_of(''))} or 7 * {_LATELY}", values=KEEPER_STATE),
-        TableColumn("ranks", 60, expr=_of_job(f"sum by ({_MONITOR}) (lightkeeper_ranks)")),
-        TableColumn("scraped", 70, expr=f'sum by ({_JOB}) (up{{job_id!="", rank!=""}})'),
+        Field("suspect", 90, label="replica_group"),
+        Field("rank", 50),
+        Field("host", 110),
+        Field("", expr=_of_job(f"topk by ({_MONITOR}) (1, lightkeeper_holding > 0)", "guard")),
+        Field("held by", 90, label="guard"),
+        Field("keeper", 140, expr=f"{_of_job(keeper_of(''))} or 7 * {_LATELY}", values=KEEPER_STATE),
+        Field("ranks", 60, expr=_of_job(f"sum by ({_MONITOR}) (lightkeeper_ranks)")),
+        Field("scraped", 70, expr=f'sum by ({_JOB}) (up{{job_id!="", rank!=""}})'),
         sort="state", width=17, height=6, empty="no monitor is scraped",
         says="All jobs that this Prometheus knows, the worst first; click one to show it below. "
         "'scraped': how many of its ranks' own pages Prometheus reads, which only the Rank "
@@ -90,10 +90,10 @@ _JOBS: Final = [
     ),
     rows(
         "Alerts",
-        TableColumn("since", 125, expr=f"1000 * ({_alerts()})", unit="dateTimeFromNow"),
-        TableColumn("severity", 75, values=SEVERITY),
-        TableColumn("alert", label="alertname"),
-        TableColumn("of job", 90, label="job_id"),
+        Field("since", 125, expr=f"1000 * ({_alerts()})", unit="dateTimeFromNow"),
+        Field("severity", 75, values=SEVERITY),
+        Field("alert", label="alertname"),
+        Field("of job", 90, label="job_id"),
         hidden=("alertstate", "sink", "detector", "state", "kind", "run", "url"),
         sort="since", width=7, height=6, empty="no alert fires",
         says="Prometheus' alerts that fire, of all jobs; their rules are in dashboards/prometheus. "

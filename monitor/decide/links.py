@@ -1,4 +1,4 @@
-"""LinkTemplates to what others know of an incident, a rank or a host: W&B, Loki, a GPU's panel, a trace.
+"""Links to what others know of an incident, a rank or a host: W&B, Loki, a GPU's panel, a trace.
 
 The operator gives each a name and a template in the policy file, table `links`. What is filled in
 comes from ranks, too: so it is quoted, bounded, and never part of the scheme or the host. A link

@@ -452,7 +452,9 @@ class Keeper:
         if notifier is not None:
             faults = [i for i in recent.incidents() if i.kind is not Kind.BY_HAND]
             ahead_s, work = self._components.clock.ahead_s(), self._components.work.now
-            links = LinkTemplates(self._components.rulebook.current.policy.links, snapshot).of_incident
+            links = LinkTemplates(
+                self._components.rulebook.current.policy.links, snapshot
+            ).of_incident
             notifier.push(NoticeFacts(
                 snapshot.now_s, faults, recent.decisions(), ahead_s, work, links,
             ))  # fmt: skip

@@ -30,7 +30,9 @@ def rank(
     return msgspec.structs.replace(made, identity=identity, outcome=report)
 
 
-def links(templates: dict[str, str], *ranks: Any, run: str = "r2", now_s: float = 1000.0) -> LinkTemplates:
+def links(
+    templates: dict[str, str], *ranks: Any, run: str = "r2", now_s: float = 1000.0
+) -> LinkTemplates:
     taken = replace(snapshot(*ranks, now_s=now_s), run=Run(run, "job", 10.0) if run else None)
     return LinkTemplates(templates, taken)
 
