@@ -6,10 +6,10 @@ from typing import Final, Unpack
 
 from lightkeeper.dashboards.panels import (
     Board,
+    Field,
     Json,
     PanelShape,
     Query,
-    Field,
     curves,
     group_links,
     heat,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from lightkeeper.dashboards.drill_downs import incident_table
-from lightkeeper.dashboards.panels import Board, Query, Field, curves, more, rows, tile
+from lightkeeper.dashboards.panels import Board, Field, Query, curves, more, rows, tile
 from lightkeeper.dashboards.selectors import (
     CAUSES,
     GREY,
@@ -80,7 +80,8 @@ _JOBS: Final = [
         Field("host", 110),
         Field("", expr=_of_job(f"topk by ({_MONITOR}) (1, lightkeeper_holding > 0)", "guard")),
         Field("held by", 90, label="guard"),
-        Field("keeper", 140, expr=f"{_of_job(keeper_of(''))} or 7 * {_LATELY}", values=KEEPER_STATE),
+        Field("keeper", 140, values=KEEPER_STATE,
+              expr=f"{_of_job(keeper_of(''))} or 7 * {_LATELY}"),
         Field("ranks", 60, expr=_of_job(f"sum by ({_MONITOR}) (lightkeeper_ranks)")),
         Field("scraped", 70, expr=f'sum by ({_JOB}) (up{{job_id!="", rank!=""}})'),
         sort="state", width=17, height=6, empty="no monitor is scraped",
@@ -176,10 +177,14 @@ _TIME: Final = [
     ),
     curves(
         "Tokens a second",
-        Query(f"max(sum by (instance) (rate({mon('group_tokens_total')}[$__rate_interval])))", "tokens/s"),
+        Query(
+            f"max(sum by (instance) (rate({mon('group_tokens_total')}[$__rate_interval])))",
+            "tokens/s",
+        ),
         unit="short", colours={"tokens/s": "blue"}, width=4, height=7,
         empty="the job reports no tokens",
-        says="Tokens trained on, all groups together. A step down: a group left, or steps got longer.",
+        says="Tokens trained on, all groups together. A step down: a group left, or steps got "
+        "longer.",
     ),
     curves(
         "Loss", Query(f"max({mon('job_loss')})", "median of ranks"), floor=None,

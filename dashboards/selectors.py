@@ -190,7 +190,8 @@ GROUP_STATE: Final[Values] = {
 JOB_STATE: Final[Values] = {
     "0": ("● training", "green"), "1": ("✓ finished", GREY), "2": ("○ watching", "blue"),
     "3": ("○ waiting for ranks", GREY), "4": ("○ starting", "blue"), "5": ("◐ pausing", "blue"),
-    "6": ("■ interrupted", GREY), "7": ("◆ training, but", "dark-yellow"), "8": ("◔ late", "orange"),
+    "6": ("■ interrupted", GREY), "7": ("◆ training, but", "dark-yellow"),
+    "8": ("◔ late", "orange"),
     "9": ("✕ ended", "dark-red"), "10": ("▲ stalling", "red"), "11": ("▲ not training", "red"),
     "12": (f"✕ {NOT_SEEN}", GREY),
 }  # fmt: skip

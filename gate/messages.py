@@ -235,7 +235,7 @@ def signed(value: int | bytes | None) -> int:
 # -- protobuf ----------------------------------------------------------------------------------
 
 
-class Field(NamedTuple):
+class WireField(NamedTuple):
     """Where one field of a message lies in its bytes."""
 
     number: int
@@ -248,7 +248,7 @@ class Field(NamedTuple):
     """Its content is `data[begin:end]`."""
 
 
-def fields(data: bytes, at: int, end: int) -> Iterator[Field]:
+def fields(data: bytes, at: int, end: int) -> Iterator[WireField]:
     """The fields of the message in `data[at:end]`, in order.
 
     Raises:
@@ -268,12 +268,12 @@ def fields(data: bytes, at: int, end: int) -> Iterator[Field]:
             raise ValueError(f"wire type {kind}")
         if last > end:
             raise ValueError("a field longer than its message")
-        yield Field(key >> 3, kind, value_at, begin, last)
+        yield WireField(key >> 3, kind, value_at, begin, last)
         at = last
 
 
 def values(data: bytes) -> dict[int, int | bytes]:
-    """Field numbers and values of its first `_FIELDS_MAX` fields; of a repeated one, the last.
+    """WireField numbers and values of its first `_FIELDS_MAX` fields; of a repeated one, the last.
 
     Raises:
         ValueError: it is not a protobuf message.

@@ -103,7 +103,7 @@ def formatter(form: str | None, words: str = FORMAT) -> LineFormatter:
 
 
 def log_to_stderr(level: int, form: str = "text") -> None:
-    """Set up logging for a process of ours; others' libraries log no more than INFO."""
+    """Set up logging for a process of ours; others' libraries log INFO at most."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter(form))
     logging.basicConfig(level=max(level, logging.INFO), handlers=[handler])

@@ -1,7 +1,7 @@
 """Incidents as traces, and the log beside them, by OTLP over HTTP.
 
 A trace is one incident. Its ids are digests of the incident's, so that a monitor that takes over
-goes on with the same trace, and a record of the log that is about the incident belongs to it. The
+continues the same trace, and a record of the log that is about the incident belongs to it. The
 root span lasts from the fault until it is over, and has the incident's story as events. Each stage
 is a span below it, sent when the stage is over: `rejoin` may end after the root.
 

@@ -2,7 +2,7 @@
 
 The operator gives each a name and a template in the policy file, table `links`. What is filled in
 comes from ranks, too: so it is quoted, bounded, and never part of the scheme or the host. A link
-is left out if a part of it is not known. Pure.
+is left out if a part of it is not facts_known. Pure.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def link_problem(name: str, template: Any) -> str | None:
         usable = False
     if not usable or "{" in parts.netloc or not template.isprintable() or " " in template:
         return "expected http://HOST/... or https://HOST/..., without a password"
-    unknown = [word for word in _PLACEHOLDER.findall(template) if word not in PLACEHOLDERS]
-    return f"{{{unknown[0]}}} is none of {', '.join(PLACEHOLDERS)}" if unknown else None
+    unfacts_known = [word for word in _PLACEHOLDER.findall(template) if word not in PLACEHOLDERS]
+    return f"{{{unfacts_known[0]}}} is none of {', '.join(PLACEHOLDERS)}" if unfacts_known else None
 
 
 class LinkTemplates:
@@ -60,17 +60,23 @@ class LinkTemplates:
         self._tracked = seen if templates else []
 
     def of_incident(self, incident: Incident) -> dict[str, str]:
-        """Of an earlier run, no more than the incident itself knows: what ranks say is of now."""
+        """Of an earlier run, what the incident itself knows: what ranks say is of now."""
         end_s = incident.ended_s or self._snapshot.now_s
-        known = {"incident": incident.id, "kind": incident.kind, "trace_id": trace_id(incident.id)}
+        facts_known = {
+            "incident": incident.id,
+            "kind": incident.kind,
+            "trace_id": trace_id(incident.id),
+        }
         lists = (incident.groups, incident.suspects, incident.hosts)
-        known |= {n: some[0] for n, some in zip(_OF_RANK, lists, strict=True) if some}
+        facts_known |= {n: some[0] for n, some in zip(_OF_RANK, lists, strict=True) if some}
         run, facts = self._snapshot.run, {"job": self._job, "run": incident.run}
         if run is not None and incident.run == run.id:
             suspects = map(self._snapshot.by_rank.get, incident.suspects)
             same = (o for o in suspects if o and o.identity.incarnation in incident.incarnations)
             facts = self._facts(next(same, None), incident.groups)
-        return self._filled({**facts, **known}, incident.began_s - _AROUND_S, end_s + _AROUND_S)
+        return self._filled(
+            {**facts, **facts_known}, incident.began_s - _AROUND_S, end_s + _AROUND_S
+        )
 
     def of_rank(self, rank: RankName) -> dict[str, str]:
         seen = self._snapshot.by_rank.get(rank)
@@ -79,9 +85,9 @@ class LinkTemplates:
     def of_host(self, host: Host) -> dict[str, str]:
         return self._now({**self._facts(None, ()), "host": host})
 
-    def _now(self, known: Mapping[str, str]) -> dict[str, str]:
+    def _now(self, facts_known: Mapping[str, str]) -> dict[str, str]:
         now_s = self._snapshot.now_s
-        return self._filled(known, now_s - 6 * _AROUND_S, now_s)
+        return self._filled(facts_known, now_s - 6 * _AROUND_S, now_s)
 
     @property
     def _job(self) -> str:
@@ -102,8 +108,8 @@ class LinkTemplates:
             facts |= zip(_OF_RANK, (who.group, who.rank, who.host), strict=True)
         return facts
 
-    def _filled(self, known: Mapping[str, str], from_s: float, to_s: float) -> dict[str, str]:
-        values = {**known, "from_ms": f"{from_s * 1e3:.0f}", "to_ms": f"{to_s * 1e3:.0f}"}
+    def _filled(self, facts_known: Mapping[str, str], from_s: float, to_s: float) -> dict[str, str]:
+        values = {**facts_known, "from_ms": f"{from_s * 1e3:.0f}", "to_ms": f"{to_s * 1e3:.0f}"}
         fit = {name: quote(text, safe="") for name, text in values.items() if _fits(text)}
         return {
             name: _PLACEHOLDER.sub(lambda word: fit[word[1]], template)

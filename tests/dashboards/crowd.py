@@ -109,7 +109,8 @@ def ranks_page(ranks: int) -> bytes:
 
 
 _PLAIN = {
-    "alive": 1, "process_state": 1, "step": 10, "loss": 2.5, "finite": 1, "last_commit_timestamp_seconds": 1e9,
+    "alive": 1, "process_state": 1, "step": 10, "loss": 2.5, "finite": 1,
+    "last_commit_timestamp_seconds": 1e9,
     "attempts_total": 11, "commits_total": 10, "commit_failures_total": 1, "tokens_total": 4096,
     "communication_seconds_total": 3, "step_seconds_sum": 4, "step_seconds_count": 9,
 }  # fmt: skip

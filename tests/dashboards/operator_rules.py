@@ -1,4 +1,4 @@
-"""`python -m tests.dashboards.operator_rules`: examples/kubernetes' rules, made of dashboards/prometheus."""
+"""`python -m tests.dashboards.operator_rules` writes examples/kubernetes' rules."""
 
 from __future__ import annotations
 

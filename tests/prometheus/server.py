@@ -128,7 +128,8 @@ def prometheus(
         address = f"127.0.0.1:{free_port()}"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                [binary, f"--config.file={config}", f"--storage.tsdb.path={data or folder / 'data'}",
+                [binary, f"--config.file={config}",
+                 f"--storage.tsdb.path={data or folder / 'data'}",
                  f"--web.listen-address={address}", "--log.level=warn",
                  "--rules.alert.resend-delay=1s", *flags],
                 stdout=out, stderr=out,

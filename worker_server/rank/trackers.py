@@ -24,23 +24,23 @@ def telling(page: PageWriter) -> Callable[[], None]:
     latest: dict[str, str] = {}
 
     def look() -> None:
-        found = latest | tracker_runs()
-        if found != latest:
-            latest.update(found)
-            page.write_note(layout.NOTE_TRACKERS, json.dumps(found, ensure_ascii=False))
+        runs = latest | tracker_runs()
+        if runs != latest:
+            latest.update(runs)
+            page.write_note(layout.NOTE_TRACKERS, json.dumps(runs, ensure_ascii=False))
 
     return look
 
 
 def tracker_runs() -> dict[str, str]:
     """What is known, by the names of `wire.TRACKERS`. Never raises."""
-    found: dict[str, Any] = {}
+    runs: dict[str, Any] = {}
     for read in (_wandb, _mlflow, _tensorboard):
         with contextlib.suppress(Exception):  # half imported, or another version of theirs
-            found |= dict(read())
+            runs |= dict(read())
     return {
         name: value
-        for name, value in found.items()
+        for name, value in runs.items()
         if type(value) is str and value.isprintable() and 0 < len(value) <= WORD_MAX_CHARS
     }
 
