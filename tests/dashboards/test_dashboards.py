@@ -230,16 +230,16 @@ def test_no_colours_are_turned_round_in_the_dark_theme(path):
 def test_every_colour_is_one_that_grafana_knows():
     hues = ("red", "orange", "yellow", "green", "blue", "purple")
     shades = ("", "dark-", "semi-dark-", "light-", "super-light-")
-    known = {f"{shade}{hue}" for hue in hues for shade in shades} | {GREY}
+    known_names = {f"{shade}{hue}" for hue in hues for shade in shades} | {GREY}
     for path in PATHS:
         colours = re.findall(r'"(?:color|fixedColor|fill|iconColor)": "([^"]+)"', path.read_text())
-        assert set(colours) - known == set()
+        assert set(colours) - known_names == set()
 
 
 def test_every_cause_of_lost_time_has_a_colour_of_its_own():
-    told = {"training", "cause not known yet", *map(str, Kind), "recovering", "starting",
+    told_names = {"training", "cause not known_names yet", *map(str, Kind), "recovering", "starting",
             "checkpoint", "evaluation", "compile", "failed_commit", "unexplained"}  # fmt: skip
-    assert set(CAUSES) == told
+    assert set(CAUSES) == told_names
     assert Counter(CAUSES.values()).most_common(1)[0][1] == 1
 
 

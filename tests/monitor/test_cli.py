@@ -332,8 +332,8 @@ def test_help_has_every_command_in_a_section(command: Command) -> None:
     said = command("--help")
     sections = re.findall(r"^(\w[\w ]*):\n((?:  .*\n)+)", said, re.MULTILINE)
     commands = {title: re.findall(r"^  (\w+)", rows, re.MULTILINE) for title, rows in sections}
-    assert commands["Watch"] == ["monitor", "status", "top", "get", "incidents"]
-    assert commands["Act"] == ["evict", "quarantine", "pause", "resume", "policy", "run"]
+    assert commands["Watch"] == ["monitor", "status", "top", "get", "incidents", "mcp"]
+    assert commands["Act"] == ["evict", "quarantine", "silence", "pause", "resume", "policy", "run"]
     assert commands["Offline"] == ["analyze", "stragglers", "replay"]
     assert commands["Set up"] == ["doctor", "gate", "check", "dashboards", "demo"]
 

@@ -64,7 +64,7 @@ ASK = {
 """Every command that asks a monitor, with what it needs; `top` needs a terminal."""
 OTHERS = {
     "monitor", "top", "run", "analyze", "stragglers", "replay", "doctor", "gate",
-    "check host", "check scheduler", "check notify", "check policy", "dashboards", "demo",
+    "check host", "check scheduler", "check notify", "check policy", "dashboards", "demo", "mcp",
 }  # fmt: skip
 
 

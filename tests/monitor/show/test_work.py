@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lightkeeper.monitor.model.eviction import Eviction
-from lightkeeper.monitor.model.names import GroupName
 from lightkeeper.monitor.service import Service
 from tests.monitor.api import TOKEN, Api, Script, options
+from tests.monitor.decided import to_evict
 from tests.monitor.fakes import FakeFleet, FakeLighthouse, wait_until
 from tests.monitor.samples import incident
 
@@ -146,7 +145,7 @@ def test_a_person_that_resolves_it_neither_ends_nor_begins_an_eviction(
         api.tick()
     assert api.get("/v1/incidents/inc-1")["state"] == "firing"
     assert (rank.alive, rank.evictions) == (True, [])
-    evict = Eviction(incident().id, GroupName("rg_1"), None, 100.0)
+    evict = to_evict("inc-1", "rg_1", None, (), "it hangs")
     judge.results.append({"decisions": (evict,)})
     api.tick()
     wait_until(lambda: not rank.alive, 10, "the eviction goes on")
