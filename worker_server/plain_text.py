@@ -80,16 +80,12 @@ class LineFormatter(logging.Formatter):
 class JsonFormatter(LineFormatter):
     """A record is one JSON object on one line, ASCII alone."""
 
-    always: Mapping[str, str] = {}
-    """Those of `ABOUT` that all records of this process have."""
-
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "time": self.formatTime(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **self.always,
             **about(record),
         }
         if record.exc_info:

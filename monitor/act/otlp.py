@@ -51,12 +51,13 @@ EXPORTED: Final = KEPT.counter("otlp",
 
 
 class _Handler(logging.Handler):
-    """Passes records on."""
+    """Passes records on; those of others go nowhere else, since each try is a line."""
 
     def __init__(self, take: Callable[[logging.LogRecord], object], logger: logging.Logger) -> None:
         super().__init__()
         self._take, self._logger = take, logger
         logger.addHandler(self)
+        self._propagates, logger.propagate = logger.propagate, logger.propagate and logger is _OURS
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -66,6 +67,7 @@ class _Handler(logging.Handler):
 
     def leave(self) -> None:
         self._logger.removeHandler(self)
+        self._logger.propagate = self._propagates
 
 
 class ExportQueue:
@@ -77,10 +79,8 @@ class ExportQueue:
         self._signal, self._exporter = signal, exporter
         self._count = EXPORTED.on(metrics)
         self._rows: deque[Any] = deque()
-        theirs = logging.getLogger(type(exporter).__module__)
-        theirs.propagate = False  # a line for each try; the last one says why
         self._why = ""
-        self._handler = _Handler(self._said, theirs)
+        self._handler = _Handler(self._said, logging.getLogger(type(exporter).__module__))
         work = self._work
         self._worker = BackgroundWorker(f"otlp {signal}", work, every_s=_EVERY_S, to_the_end=True)
         self._worker.start()

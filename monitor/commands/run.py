@@ -125,24 +125,22 @@ def _rules(
 
 
 _OTLP: Final = "OTEL_EXPORTER_OTLP"
-_PROTOCOL: Final = "http/protobuf"
 
 
 def signals_for_otlp(environ: Mapping[str, str]) -> frozenset[str]:
-    """What OpenTelemetry's own variables ask for: `traces`, `logs`."""
-    signals = set()
-    off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
-    for name in () if off else ("traces", "logs"):
-        at, exporters = f"{_OTLP}_{name.upper()}", environ.get(f"OTEL_{name.upper()}_EXPORTER")
-        endpoint = environ.get(f"{at}_ENDPOINT") or environ.get(f"{_OTLP}_ENDPOINT")
-        spoken = environ.get(f"{at}_PROTOCOL") or environ.get(f"{_OTLP}_PROTOCOL") or _PROTOCOL
-        if not endpoint or "otlp" not in (exporters or "otlp").split(","):
-            continue
-        if spoken == _PROTOCOL:
-            signals.add(name)
-        else:
-            log.warning("no %s by OTLP: the protocol is %s, not %s", name, spoken, _PROTOCOL)
-    return frozenset(signals)
+    """What OpenTelemetry's own variables ask for, if by HTTP: `traces`, `logs`."""
+
+    def said(name: str, what: str) -> str | None:
+        return environ.get(f"{_OTLP}_{name.upper()}_{what}") or environ.get(f"{_OTLP}_{what}")
+
+    return frozenset(
+        name
+        for name in ("traces", "logs")
+        if environ.get("OTEL_SDK_DISABLED", "").lower() != "true"
+        and environ.get(f"OTEL_{name.upper()}_EXPORTER", "otlp") == "otlp"
+        and said(name, "ENDPOINT")
+        and said(name, "PROTOCOL") in (None, "http/protobuf")
+    )
 
 
 # -- the command -----------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from lightkeeper.worker_server.http_server import (
     file_limit,
     tls_channel,
 )
-from lightkeeper.worker_server.plain_text import LEVELS, JsonFormatter, formatter
+from lightkeeper.worker_server.plain_text import LEVELS, formatter
 from lightkeeper.worker_server.rank.page.layout import SharedPageError
 from lightkeeper.worker_server.rank.page.reader import PageReader
 from lightkeeper.worker_server.rank.settings import LOOPBACK, SettingError, Settings
@@ -448,7 +448,7 @@ def serve_rank(page_path: Path, rank_fd: int | None = None) -> int:
     files = run_dir.RankFiles(page_path)
     handler = logging.handlers.RotatingFileHandler(files.log, maxBytes=64 * 1024, backupCount=1)
     form, words = os.environ.get("LIGHTKEEPER_LOG_FORMAT"), "%(asctime)s %(levelname)s %(message)s"
-    handler.setFormatter(lines := formatter(form, words))
+    handler.setFormatter(formatter(form, words))
     level = LEVELS.get(os.environ.get("LIGHTKEEPER_LOG_LEVEL", ""), logging.INFO)
     logging.basicConfig(level=level, handlers=[handler])
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed terminal ends the rank;
@@ -457,8 +457,8 @@ def serve_rank(page_path: Path, rank_fd: int | None = None) -> int:
     signal.signal(signal.SIGUSR1, lambda *_: parting.set())  # the rank is ending
     try:
         page = PageReader(page_path)
-        if isinstance(lines, JsonFormatter):
-            lines.always = {"group": page.identity.group, "rank": page.identity.rank}
+        of_rank = {"group": page.identity.group, "rank": page.identity.rank}
+        handler.addFilter(lambda record: vars(record).update(of_rank) is None)
         run_dir.hold(page_path)
         settings = Settings.from_environ(os.environ, page.identity.group_rank)
         if not os.environ.get("LIGHTKEEPER_BIND"):
