@@ -286,7 +286,7 @@ _OF_FLEET: Final[Metrics] = (
             (split_rank_name(rank), STATES[health]) for rank, health in scene.unwell.items()],
         absent="the rank is healthy"),
     FLEET.gauge("group_state", "Health of the group's worst rank, the worst highest: "
-        f"{_numbered(STATES)}.", GROUP,
+        f"{_numbered(STATES).replace('evicting', 'on its way out')}.", GROUP,
         _groups(lambda group, _: STATES.get(group.shown)),
         absent="only the Lighthouse knows the group"),
     FLEET.gauge("group_step", "Step that the group works on.", GROUP,
@@ -472,7 +472,7 @@ _OF_INCIDENTS: Final[Metrics] = (
     INCIDENTS.gauge("incident_first_seen_timestamp_seconds",
         "Unix time at which an incident was first seen: open ones and those of the last hour, the "
         "50 newest. Group, rank and host are those of its culprits or candidates, if they have one "
-        "in common. `did` is the guard that holds its eviction back, or how far that is.",
+        "in common. `did`: what is done about it, or the reason for which nothing is.",
         ("incident", "kind", "severity", "state", "replica_group", "rank", "host", "did"),
         _first_seen,
         series="at most 50", absent="none is open or of the last hour"),

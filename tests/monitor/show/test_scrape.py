@@ -6,9 +6,11 @@ import re
 from functools import cache
 from types import SimpleNamespace
 
+import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from lightkeeper.monitor.decide.headline import JobState
 from lightkeeper.monitor.decide.rank_seconds import Spent
 from lightkeeper.monitor.decide.tempo import Tempo
 from lightkeeper.monitor.decide.view import View
@@ -17,14 +19,15 @@ from lightkeeper.monitor.loop.loop import DETECTOR_FAILURES, LATENESS, POLL_FAIL
 from lightkeeper.monitor.metric import Filled, new_page
 from lightkeeper.monitor.model.eviction import Eviction, Guard, Hold, Release
 from lightkeeper.monitor.model.incident import Milestones, State
-from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
+from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, RunId
 from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Observation
+from lightkeeper.monitor.model.run import Run
 from lightkeeper.monitor.model.verdict import RankHealth
 from lightkeeper.monitor.show import metrics as page_metrics
-from lightkeeper.monitor.show.metrics import ViewCollector
+from lightkeeper.monitor.show.metrics import JOB_STATES, STATES, Bounds, ScrapeView, ViewCollector
 from lightkeeper.worker_server import wire
 from tests.changed import replace
-from tests.monitor.samples import ENTRY, away, incident, seen, view
+from tests.monitor.samples import ENTRY, EVICTION, away, incident, seen, view
 
 RECOVERED = {
     "load": wire.Took(2, 5.0, 3.0, 500, 400),
@@ -52,7 +55,7 @@ FULL = view(
     quarantine=(ENTRY,),
     tempos={RankName("rg_0.0"): Tempo(0.5, 0.1, 0.4), RankName("rg_0.1"): Tempo(0.5, 0.3, 0.2)},
     tokens={GroupName("rg_0"): 4096},
-    spent=Spent(900.0, {"dead": 12.5}),
+    spent=Spent(900.0, {"dead": 12.5}, usual_s=0.5),
     decisions={
         IncidentId("inc-1"): (
             Hold(IncidentId("inc-1"), Guard.BUDGET, "too many", at_s=103.0),
@@ -64,8 +67,8 @@ FULL = view(
 
 
 FIRST_SEEN = (
-    'lightkeeper_incident_first_seen_timestamp_seconds{incident="inc-1",kind="not_entered",'
-    'replica_group="rg_1",severity="critical",state="firing"} 100.0'
+    'lightkeeper_incident_first_seen_timestamp_seconds{did="budget",host="",incident="inc-1",'
+    'kind="not_entered",rank="0",replica_group="rg_1",severity="critical",state="firing"} 100.0'
 )
 
 
@@ -74,7 +77,7 @@ def scrape(shown: View | None) -> str:
     store = SimpleNamespace(errors=3, place=SimpleNamespace(path=None))
     metrics.register(Filled((page_metrics.BUILD,), lambda: "1.2.3"))
     metrics.register(Filled(page_metrics.STORE, lambda: store))
-    metrics.register(ViewCollector(lambda: shown))
+    metrics.register(ViewCollector(lambda: shown, url=lambda: "http://keeper"))
     count_incidents(metrics, [incident()], {})
     HOLDS.on(metrics).labels("budget").inc()
     ENDED.on(metrics).labels("dead", "gone").inc()
@@ -125,10 +128,13 @@ CONTRACT = [
     'lightkeeper_group_last_checkpoint_apply_seconds{replica_group="rg_0"} 0.25',
     'lightkeeper_group_last_checkpoint_staging_seconds{replica_group="rg_3"} 0.5',
     'lightkeeper_group_last_reconfigure_seconds{replica_group="rg_0"} 0.1',
-    'lightkeeper_job_info{job_id="job"} 1.0',
+    'lightkeeper_job_info{job_id="job",run="",url="http://keeper"} 1.0',
+    f"lightkeeper_job_state {JOB_STATES[JobState.DISTURBED]}.0",
+    "lightkeeper_job_usual_commit_seconds 0.5",
     'lightkeeper_group_state{replica_group="rg_0"} 0.0',
-    'lightkeeper_group_state{replica_group="rg_1"} 4.0',
-    'lightkeeper_group_state{replica_group="rg_3"} 6.0',
+    f'lightkeeper_group_state{{replica_group="rg_1"}} {STATES["unreachable"]}.0',
+    f'lightkeeper_group_state{{replica_group="rg_3"}} {STATES["evicting"]}.0',
+    f'lightkeeper_rank_state{{rank="1",replica_group="rg_1"}} {STATES["unreachable"]}.0',
     'lightkeeper_group_tokens_total{replica_group="rg_0"} 4096.0',
     'lightkeeper_rank_wait_seconds{rank="0",replica_group="rg_0"} 0.4',
     'lightkeeper_fleet_busy_seconds{stat="min"} 0.1',
@@ -147,6 +153,57 @@ CONTRACT = [
     "lightkeeper_effective_rank_seconds_total 900.0",
     'lightkeeper_ineffective_rank_seconds_total{cause="dead"} 12.5',
 ]
+
+
+def test_of_equal_ranks_the_healthy_have_no_state_of_their_own() -> None:
+    assert 'lightkeeper_rank_state{rank="0",replica_group="rg_0"}' not in whole()
+    ranks = {RankName(f"rg_0.{number}"): RankHealth.WAITING for number in range(9)}
+    ranks[RankName("rg_0.7")] = RankHealth.STALLED
+    few = ScrapeView(view(health=ranks), Bounds(ranks=2))
+    assert few.unwell == {
+        RankName("rg_0.7"): RankHealth.STALLED, RankName("rg_0.0"): RankHealth.WAITING,
+    }  # fmt: skip
+
+
+def test_the_last_commit_and_the_loss_are_known_without_a_rank_being_scraped() -> None:
+    def report(number: int, age_s: float, loss: float | None, *, alive: bool = True) -> Observation:
+        observation = seen("rg_0", number, world_size=4)
+        outcome = observation.outcome
+        assert isinstance(outcome, wire.StateReport)
+        assert outcome.step is not None
+        step = replace(outcome.step, last_commit_age_s=age_s, loss=loss)
+        process = replace(outcome.process, alive=alive)
+        return replace(observation, outcome=replace(outcome, step=step, process=process))
+
+    text = scrape(view(report(0, 3.0, 2.5), report(1, 1.5, 2.7), report(2, 4.0, None),
+                       report(3, 99.0, 9.0, alive=False)))  # fmt: skip
+    assert "\nlightkeeper_job_last_commit_timestamp_seconds 998.5\n" in text
+    assert "\nlightkeeper_job_loss 2.6\n" in text
+    silent = scrape(view(away("rg_1")))
+    assert "\nlightkeeper_job_l" not in silent.replace("# ", "")
+
+
+def test_a_job_whose_ranks_are_gone_keeps_its_name() -> None:
+    run = Run(RunId("20261127-164512"), "job", 100.0)
+    line = 'lightkeeper_job_info{job_id="job",run="20261127-164512",url="http://keeper"} 1.0'
+    assert line in scrape(view(runs=(run,))).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("state", "row", "did"),
+    [
+        pytest.param(State.FIRING, Hold(IncidentId("inc-1"), Guard.PAUSED, "a person"), "paused",
+                     id="held"),
+        pytest.param(State.RESOLVED, Hold(IncidentId("inc-1"), Guard.PAUSED, "a person"), "",
+                     id="held-no-more"),
+        pytest.param(State.RESOLVED, EVICTION, "confirmed", id="evicted"),
+        pytest.param(State.FIRING, None, "", id="not-decided-yet"),
+    ],
+)  # fmt: skip
+def test_an_incident_says_what_is_done_about_it(state, row, did) -> None:
+    rows = {} if row is None else {IncidentId("inc-1"): (row,)}
+    text = scrape(view(incidents=(incident(state=state),), decisions=rows))
+    assert f'first_seen_timestamp_seconds{{did="{did}",host=' in text
 
 
 def test_exports_what_the_contract_names() -> None:
