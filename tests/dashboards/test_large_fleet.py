@@ -22,8 +22,8 @@ NOTHING_TO_SHOW = (
     "Longest part of a recovery|Attempts that did not commit|Alerts|What machines say|"
     "Ranks' pages that Prometheus reads|Jobs/[CH]|Goodput"
 )
-"""What the pages tell nothing of: counters stand still, and Prometheus finds no ranks by a
-list. Each is bounded by its query or by what it asks."""
+"""What the pages tell nothing of: counters stand still, and Prometheus finds no ranks by a list.
+Each is bounded by its query or by what it asks."""
 
 CONFIG = """\
 global: {{scrape_interval: 2s, scrape_timeout: 2s}}
