@@ -11,6 +11,7 @@ from tests.sharing import TOGETHER, turn_of, unit_of
 
 ROOT = Path(__file__).parents[1]
 CHEAP = {
+    "tests/dashboards/test_scenes.py",
     "tests/monitor/act/schedulers/test_webhook.py",
     "tests/worker_server/test_endpoints.py",
     "tests/worker_server/test_thread_race.py",

@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
 from lightkeeper.monitor.commands.ask import Monitor, changing
@@ -32,75 +33,77 @@ def _answer(said: bytes) -> str:
     return _DATA + text[:_MOST_CHARS] + cut
 
 
-def server_of(monitor: Monitor) -> MCPServer:
-    """Its tools: each is a GET of the monitor's API, and a name is one part of its path."""
-    how = _HOW.read_text(encoding="utf-8")
-    server = MCPServer("lightkeeper", instructions=how, log_level="WARNING")
-    server.prompt("investigate", description="How to find out what holds a job back")(lambda: how)
-    tool = server.tool(annotations=_READS, structured_output=False)
+class Tools:
+    """Each is a GET of the monitor's API, and a name is one part of its path."""
 
-    def get(*parts: str, **asked: Any) -> bytes:
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+
+    def _get(self, *parts: str, **asked: Any) -> bytes:
         given = {name: value for name, value in asked.items() if value not in ("", 0)}
-        return monitor.read("/v1/" + "/".join(quote(part, safe="") for part in parts), **given)
+        path = "/v1/" + "/".join(quote(part, safe="") for part in parts)
+        try:
+            return self._monitor.read(path, **given)
+        except CommandError as exc:
+            raise ToolError(exc.message) from exc
 
-    def said(*parts: str, **asked: Any) -> str:
-        return _answer(get(*parts, format="text", **asked))
+    def _said(self, *parts: str, **asked: Any) -> str:
+        return _answer(self._get(*parts, format="text", **asked))
 
-    @tool
-    def status() -> str:
+    def status(self) -> str:
         """Does the job train, who holds it back, what was done, can the monitor be trusted?"""
-        return said("status")
+        return self._said("status")
 
-    @tool
     def list_incidents(
-        since: str = "", state: str = "", kind: str = "", group: str = "", limit: int = 20
+        self, since: str = "", state: str = "", kind: str = "", group: str = "", limit: int = 20
     ) -> str:
         """The latest incidents. since: such as 7d; state: open or resolved."""
         words = {"since": since, "state": state, "kind": kind, "group": group}
-        return said("incidents", **words, limit=limit)
+        return self._said("incidents", **words, limit=limit)
 
-    @tool
-    def get_incident(incident: str) -> str:
+    def get_incident(self, incident: str) -> str:
         """One incident: who is blamed and why, what was done, what it cost, what to do next."""
-        return said("incidents", incident)
+        return self._said("incidents", incident)
 
-    @tool
     def list_ranks(
-        group: str = "", host: str = "", unhealthy: bool = False, limit: int = 100
+        self, group: str = "", host: str = "", unhealthy: bool = False, limit: int = 100
     ) -> str:
         """The ranks: health, phase, step, seconds a step."""
-        return said("ranks", group=group, host=host, unhealthy=int(unhealthy), limit=limit)
+        return self._said("ranks", group=group, host=host, unhealthy=int(unhealthy), limit=limit)
 
-    @tool
-    def list_hosts(unhealthy: bool = False, limit: int = 100) -> str:
+    def list_hosts(self, unhealthy: bool = False, limit: int = 100) -> str:
         """The hosts, worst first: their ranks, quarantine, what their machines say."""
-        return said("hosts", unhealthy=int(unhealthy), limit=limit)
+        return self._said("hosts", unhealthy=int(unhealthy), limit=limit)
 
-    @tool
-    def rank_state(rank: str) -> str:
+    def rank_state(self, rank: str) -> str:
         """Where a rank stands: phase, process, process groups, what it waits for."""
-        return said("ranks", rank, "state")
+        return self._said("ranks", rank, "state")
 
-    @tool
-    def rank_stacks(rank: str) -> str:
+    def rank_stacks(self, rank: str) -> str:
         """Python stacks of all threads of a rank, now, also while it hangs."""
-        return _answer(get("ranks", rank, "stacks"))
+        return _answer(self._get("ranks", rank, "stacks"))
 
-    @tool
-    def rank_flight_record(rank: str, active: bool = True) -> str:
+    def rank_flight_record(self, rank: str, active: bool = True) -> str:
         """A rank's collectives, sends and receives; active: the unfinished ones alone."""
-        return said("ranks", rank, "flight_recorder", active=int(active))
+        return self._said("ranks", rank, "flight_recorder", active=int(active))
 
-    @tool
-    def findings(incident: str) -> str:
+    def findings(self, incident: str) -> str:
         """What the flight records that were saved as it fired say: who waits for whom."""
         with tempfile.NamedTemporaryFile(suffix=".zip") as file:
-            file.write(get("incidents", incident, "bundle"))
+            file.write(self._get("incidents", incident, "bundle"))
             file.flush()
             words = [sys.executable, "-P", "-m", "lightkeeper.monitor.cli", "analyze", file.name]
             done = subprocess.run([*words, *_DEADLINE], capture_output=True, check=False)
         return _answer(done.stdout or done.stderr)
 
+
+def server_of(monitor: Monitor) -> MCPServer:
+    how, tools = _HOW.read_text(encoding="utf-8"), Tools(monitor)
+    server = MCPServer("lightkeeper", instructions=how, log_level="WARNING")
+    for name in vars(Tools):
+        if not name.startswith("_"):
+            server.add_tool(getattr(tools, name), annotations=_READS, structured_output=False)
+    server.prompt("investigate", description="How to find out what holds a job back")(lambda: how)
     return server
 
 
