@@ -92,7 +92,7 @@ def events(counter: str, by: str) -> str:
     return f"sum by ({by}) (({counter} - {before}) >= 0 or {counter})"
 
 
-def age(timestamp: str) -> str:
+def age_of(timestamp: str) -> str:
     """How old it was at the last scrape: `time()` would add the time since."""
     return f"(timestamp({timestamp}) - {timestamp})"
 
@@ -110,7 +110,7 @@ def goodput(window: str, of: str = OF_MONITOR) -> str:
     return f"{good} / ({good} + ({bad} or 0 * {good}))"
 
 
-def keeper(of: str = OF_MONITOR) -> str:
+def keeper_state(of: str = OF_MONITOR) -> str:
     """For each monitor what keeps it from acting, as numbers of `KEEPER_STATE`.
 
     One without a Lighthouse has neither `lighthouse_up` nor `observe_mode` nor `paused`.
@@ -190,8 +190,9 @@ GROUP_STATE: Final[Values] = {
 JOB_STATE: Final[Values] = {
     "0": ("● training", "green"), "1": ("✓ finished", GREY), "2": ("○ watching", "blue"),
     "3": ("○ waiting for ranks", GREY), "4": ("○ starting", "blue"), "5": ("◐ pausing", "blue"),
-    "6": ("■ interrupted", GREY), "7": ("◆ training, but", "dark-yellow"), "8": ("◔ late", "orange"),
-    "9": ("✕ ended", "dark-red"), "10": ("▲ stalling", "red"), "11": ("▲ not training", "red"),
+    "6": ("■ interrupted", GREY), "7": ("◆ training, but", "dark-yellow"),
+    "8": ("◔ late", "orange"), "9": ("✕ ended", "dark-red"), "10": ("▲ stalling", "red"),
+    "11": ("▲ not training", "red"),
     "12": (f"✕ {NOT_SEEN}", GREY),
 }  # fmt: skip
 """Of `lightkeeper_job_state`, in the words of the page's headline."""

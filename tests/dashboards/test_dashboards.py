@@ -237,9 +237,9 @@ def test_every_colour_is_one_that_grafana_knows():
 
 
 def test_every_cause_of_lost_time_has_a_colour_of_its_own():
-    told = {"training", "cause not known yet", *map(str, Kind), "recovering", "starting",
+    causes = {"training", "cause not known yet", *map(str, Kind), "recovering", "starting",
             "checkpoint", "evaluation", "compile", "failed_commit", "unexplained"}  # fmt: skip
-    assert set(CAUSES) == told
+    assert set(CAUSES) == causes
     assert Counter(CAUSES.values()).most_common(1)[0][1] == 1
 
 
