@@ -6,7 +6,7 @@ from typing import Final, Unpack
 
 from lightkeeper.dashboards.panels import (
     Board,
-    Field,
+    Cells,
     Json,
     PanelShape,
     Query,
@@ -50,9 +50,9 @@ from lightkeeper.dashboards.selectors import (
     worst_first,
 )
 
-_GROUP: Final = Field("group", 130, label="replica_group", links=group_links())
-_RANK: Final = Field("rank", 60, links=rank_links())
-_HOST: Final = Field("host", 150, links=host_links())
+_GROUP: Final = Cells("group", 130, label="replica_group", links=group_links())
+_RANK: Final = Cells("rank", 60, links=rank_links())
+_HOST: Final = Cells("host", 150, links=host_links())
 
 # -- incidents: what went wrong, what was done about it, how fast, and what it cost -------------
 
@@ -68,14 +68,14 @@ def incident_table(
     story = {"Story and evidence": "${monitor_url}/incidents/${__value.text}"}
     return rows(
         title,
-        Field("began", 170, unit=began,
+        Cells("began", 170, unit=began,
                expr=f"1000 * ({seen} or {called(f'{UNSEEN} * time()', 'state', NOT_SEEN)})"),
-        Field("state", 150, values=INCIDENT),
-        Field("kind", 120),
-        Field("severity", 90, values=SEVERITY),
+        Cells("state", 150, values=INCIDENT),
+        Cells("kind", 120),
+        Cells("severity", 90, values=SEVERITY),
         _GROUP, _RANK, _HOST,
-        Field("eviction", 200, label="did", values=EVICTION, prefix="held by "),
-        Field("incident", links=story),
+        Cells("eviction", 200, label="did", values=EVICTION, prefix="held by "),
+        Cells("incident", links=story),
         sort="began", says=says, **shape,
     )  # fmt: skip
 
@@ -92,17 +92,17 @@ _WHAT: Final = [
     ),
     rows(
         "Suspects",
-        Field("", expr=f"max by (replica_group, rank, host, kind, role) ({grp('rank_suspect')})"),
-        _GROUP, _RANK, _HOST, Field("kind", 120), Field("role"),
+        Cells("", expr=f"max by (replica_group, rank, host, kind, role) ({grp('rank_suspect')})"),
+        _GROUP, _RANK, _HOST, Cells("kind", 120), Cells("role"),
         width=10, height=7, empty="nobody is suspected",
         says="Culprits of open incidents, and candidates where no culprit can be named. Click "
         "the rank for its page, stacks and flight record, through the monitor.",
     ),
     rows(
         "What machines say",
-        Field("since", 170, unit="dateTimeAsIso", expr="1000 * max by (host, witness, code, "
+        Cells("since", 170, unit="dateTimeAsIso", expr="1000 * max by (host, witness, code, "
                f"weight) ({mon('host_testimony_since_timestamp_seconds')})"),
-        _HOST, Field("weight", 90, values=_WEIGHTS), Field("witness", 150), Field("code"),
+        _HOST, Cells("weight", 90, values=_WEIGHTS), Cells("witness", 150), Cells("code"),
         sort="since", width=14, height=7, empty="no machine says anything",
         says="What hosts or the cluster say of a host: a GPU that fell off the bus, a drain. None "
         "is accused by that alone; an incident there at the same time is likely its work.",
@@ -113,9 +113,9 @@ _EVICTED: Final = f"round({grown(mon('evictions_total'), by='kind, outcome')}) >
 _DONE: Final = [
     rows(
         "Evictions",
-        Field("kind", 150),
-        Field("outcome", values=OUTCOME),
-        Field("in the shown time", 140, decimals=0,
+        Cells("kind", 150),
+        Cells("outcome", values=OUTCOME),
+        Cells("in the shown time", 140, decimals=0,
                expr=f"{_EVICTED} or {called(ALONE, 'outcome', NO_LIGHTHOUSE)}"),
         sort="in the shown time", width=8, empty="nobody was evicted",
         says="One that failed: the group still holds the others up; end its processes yourself. "
@@ -147,11 +147,11 @@ _LOST: Final = grown(mon("ineffective_rank_seconds_total"), by="cause")
 _COST: Final = [
     rows(
         "How long each stage took",
-        Field("stage", 120),
-        Field("incidents", 100, expr=f"round({_COUNT}) > 0", decimals=0),
-        Field("mean", 120, expr=f"{_SUM} / ({_COUNT} > 0)", unit="s", decimals=1,
+        Cells("stage", 120),
+        Cells("incidents", 100, expr=f"round({_COUNT}) > 0", decimals=0),
+        Cells("mean", 120, expr=f"{_SUM} / ({_COUNT} > 0)", unit="s", decimals=1,
                levels={0.0: "green", 30.0: "orange", 120.0: "red"}),
-        Field("none took more than", expr=f"histogram_quantile(1, {_BUCKETS})", unit="s"),
+        Cells("none took more than", expr=f"histogram_quantile(1, {_BUCKETS})", unit="s"),
         sort="mean", height=9, empty="no incident in this time",
         says="detect: first seen to firing. decide: to the request to evict. leave: out of the "
         "quorum; long: the Lighthouse's kill did not work, see docs/eviction.md. recover: the "
@@ -159,8 +159,8 @@ _COST: Final = [
     ),
     rows(
         "Lost rank-seconds by cause",
-        Field("cause", 180),
-        Field("lost", expr=f"{_LOST} > 0", unit="s", decimals=0, gauge=True,
+        Cells("cause", 180),
+        Cells("lost", expr=f"{_LOST} > 0", unit="s", decimals=0, gauge=True,
                levels={0.0: "orange"}),
         sort="lost", height=9, empty="none lost",
         says="What the shown time cost, by cause. The longest bar is worth your work: a kind "
@@ -198,13 +198,13 @@ _GROUPS: Final = [
     rows(
         "Groups, worst first",
         _GROUP,
-        Field("state", expr=_of_worst(_STATE), values=GROUP_STATE),
-        Field("step", expr=_of_worst(grp("group_step"))),
-        Field("behind", expr=_of_worst(_BEHIND),
+        Cells("state", expr=_of_worst(_STATE), values=GROUP_STATE),
+        Cells("step", expr=_of_worst(grp("group_step"))),
+        Cells("behind", expr=_of_worst(_BEHIND),
                levels={0.0: "green", 5.0: "orange", 50.0: "red"}),
-        Field("works a step", expr=_of_worst(grp("group_busy_seconds")), unit="s", decimals=3),
-        Field("waits a step", expr=_of_worst(grp("group_wait_seconds")), unit="s", decimals=3),
-        Field("heartbeat", expr=_of_worst(age_of(grp("group_last_heartbeat_timestamp_seconds"))),
+        Cells("works a step", expr=_of_worst(grp("group_busy_seconds")), unit="s", decimals=3),
+        Cells("waits a step", expr=_of_worst(grp("group_wait_seconds")), unit="s", decimals=3),
+        Cells("heartbeat", expr=_of_worst(age_of(grp("group_last_heartbeat_timestamp_seconds"))),
                unit="s", decimals=1, levels={0.0: "green", 5.0: "orange", 30.0: "red"}),
         sort="state", width=24, height=9, empty="no group",
         says="One that is behind and does not catch up is stuck. An old heartbeat: its manager is "
@@ -260,10 +260,10 @@ _SLOW: Final = [
     rows(
         "Slowest ranks now",
         _GROUP, _RANK,
-        Field("works a step", expr=_BUSIEST, unit="s", decimals=3),
-        Field("times the median", expr=f"max by ({_BY}) ({_RATIO}) and {_BUSIEST}", decimals=2,
+        Cells("works a step", expr=_BUSIEST, unit="s", decimals=3),
+        Cells("times the median", expr=f"max by ({_BY}) ({_RATIO}) and {_BUSIEST}", decimals=2,
                levels={0.0: "green", 1.2: "orange", 1.5: "red"}),
-        Field("waits a step", unit="s", decimals=3,
+        Cells("waits a step", unit="s", decimals=3,
                expr=f"max by ({_BY}) ({grp('rank_wait_seconds')}) and {_BUSIEST}"),
         sort="works a step", height=10, empty="nobody commits, or no rank reports steps",
         says="Ranks by their own work a step. Works long and waits little: the straggler. "
@@ -305,19 +305,19 @@ _WHO: Final = [
     rows(
         "Ranks, the worst first",
         _GROUP, _RANK,
-        Field("", expr=chosen_ranks(grp("rank_suspect"), keep="role")),
-        Field("accused as", 110, label="role", prefix="▲ "),
-        Field("health", 120, expr=chosen_ranks(_HEALTH), values=GROUP_STATE),
-        Field("process", 180, expr=chosen_ranks(own("process_state")), values=PROCESS),
-        Field("in phase", 130, label="phase"),
-        Field("for", 90, expr=f"time() - ({chosen_ranks(_PHASE, keep='phase')})", unit="s",
+        Cells("", expr=chosen_ranks(grp("rank_suspect"), keep="role")),
+        Cells("accused as", 110, label="role", prefix="▲ "),
+        Cells("health", 120, expr=chosen_ranks(_HEALTH), values=GROUP_STATE),
+        Cells("process", 180, expr=chosen_ranks(own("process_state")), values=PROCESS),
+        Cells("in phase", 130, label="phase"),
+        Cells("for", 90, expr=f"time() - ({chosen_ranks(_PHASE, keep='phase')})", unit="s",
                decimals=1),
-        Field("collectives behind", 150, expr=chosen_ranks(_MISSING), decimals=0, levels=_LATE),
-        Field("step", 90, expr=chosen_ranks(own("step"))),
-        Field("last commit", 110, expr=f"time() - ({chosen_ranks(_COMMIT)})", unit="s",
+        Cells("collectives behind", 150, expr=chosen_ranks(_MISSING), decimals=0, levels=_LATE),
+        Cells("step", 90, expr=chosen_ranks(own("step"))),
+        Cells("last commit", 110, expr=f"time() - ({chosen_ranks(_COMMIT)})", unit="s",
                decimals=1),
-        Field("", expr=chosen_ranks(keep="host, pid")),
-        _HOST, Field("pid"),
+        Cells("", expr=chosen_ranks(keep="host, pid")),
+        _HOST, Cells("pid"),
         sort="health", width=24, height=10, empty="no such rank is scraped",
         says="Who is the culprit and who its victim. 'accused as' and 'health' are the monitor's; "
         "the rest says each rank itself. 'collectives behind': its peers have entered so many "
@@ -326,9 +326,9 @@ _WHO: Final = [
     rows(
         "Head of the flight record",
         _GROUP, _RANK,
-        Field("process group", label="process_group"),
-        Field("behind its peers", 140, expr=_HEADS, decimals=0, levels=_LATE),
-        *(Field(title, 110, expr=f"{_EACH} ({own(f'collective_{name}')}) and {_HEADS}")
+        Cells("process group", label="process_group"),
+        Cells("behind its peers", 140, expr=_HEADS, decimals=0, levels=_LATE),
+        *(Cells(title, 110, expr=f"{_EACH} ({own(f'collective_{name}')}) and {_HEADS}")
           for title, name in (("entered", "enqueued"), ("left", "completed"), ("inside", "lag"))),
         sort="behind its peers", width=24, height=8,
         empty="no rank of those shown was in a collective",
@@ -380,14 +380,14 @@ _SCRAPED: Final = f'up{{{OF_JOB}, rank!=""}}'
 _ACTS: Final = [
     rows(
         "Monitors of the job",
-        Field("monitor", 170, label="instance"),
-        Field("does it act?", 150, expr=f"max by (instance) ({keeper_state()})",
+        Cells("monitor", 170, label="instance"),
+        Cells("does it act?", 150, expr=f"max by (instance) ({keeper_state()})",
               values=KEEPER_STATE),
-        Field("", expr=f"max by (instance, version) ({mon('build_info')})"),
-        Field("version", 90),
-        Field("runs since", 170, unit="dateTimeAsIso",
+        Cells("", expr=f"max by (instance, version) ({mon('build_info')})"),
+        Cells("version", 90),
+        Cells("runs since", 170, unit="dateTimeAsIso",
                expr=f"1000 * max by (instance) (process_start_time_seconds{OF_MONITOR})"),
-        Field("ranks", expr=f"sum by (instance) ({mon('ranks')})"),
+        Cells("ranks", expr=f"sum by (instance) ({mon('ranks')})"),
         height=6, empty=NOT_SEEN,
         says="Two monitors of a job share a store: one acts, the other stands by. Their "
         "versions should be the same.",

@@ -46,8 +46,8 @@ class Query(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
-    """A table's column: a label (of the same name, if no other is said), or the value of a query;
+class Cells:
+    """A column of a table: a label (of the same name, if no other is said), or the value of a query;
     without a title it is not shown.
     """
 
@@ -215,7 +215,7 @@ def states(
 
 
 def rows(
-    title: str, *columns: Field, says: str, sort: str = "", hidden: Sequence[str] = (),
+    title: str, *columns: Cells, says: str, sort: str = "", hidden: Sequence[str] = (),
     **shape: Unpack[PanelShape],
 ) -> Json:  # fmt: skip
     """One line for each set of labels, with the value of each query; columns in this order, sorted
