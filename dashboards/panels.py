@@ -47,7 +47,7 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """A column of a table: a label (of the same name, if no other is said), or the value of a query;
+    """A column of a table: a label, called like it if no other is said, or the value of a query;
     without a title it is not shown.
     """
 
