@@ -74,7 +74,7 @@ def incident_table(
         Cells("kind", 120),
         Cells("severity", 90, values=SEVERITY),
         _GROUP, _RANK, _HOST,
-        Cells("eviction", 200, label="did", values=EVICTION, prefix="held by "),
+        Cells("eviction", 200, label="did", values=EVICTION, prefix="held: "),
         Cells("incident", links=story),
         sort="began", says=says, **shape,
     )  # fmt: skip
@@ -160,7 +160,7 @@ _COST: Final = [
     rows(
         "Lost rank-seconds by cause",
         Cells("cause", 180),
-        Cells("lost", expr=f"{_LOST} > 0", unit="s", decimals=0, gauge=True,
+        Cells("lost", expr=f"{_LOST} > 0", unit="s", decimals=1, gauge=True,
                levels={0.0: "orange"}),
         sort="lost", height=9, empty="none lost",
         says="What the shown time cost, by cause. The longest bar is worth your work: a kind "
@@ -215,7 +215,7 @@ _PACE: Final = [
     curves(
         "Steps a second, by group",
         Query(_of_worst(f"rate({grp('group_commits_total')}[$__rate_interval])"), _LEGEND),
-        unit="suffix: steps/s", width=9, many=True, links=_LINKS,
+        unit="suffix: steps/s", width=9, many=True, links=_LINKS, empty="no group reports steps",
         says="Committed steps a second. Groups of one quorum go together; a line that parts "
         "from the others is a group that left or heals. All fall: see Stragglers.",
     ),
@@ -290,7 +290,8 @@ def _lag(by: str, of: str) -> str:
 
 _RANK_LEGEND: Final = "{{replica_group}}.{{rank}}"
 _RANK_LINKS: Final = rank_links(series=True)
-_NO_STEPS: Final = "the job reports no steps: docs/phases.md"
+_NO_STEPS: Final = "not scraped, or the job reports no steps: docs/phases.md"
+_NO_LOSS: Final = "not scraped, or the job reports no loss"
 _HEALTH: Final = f"max by ({_BY}) ({grp('rank_state')}) or 0 * {own('alive')} and on () {ZERO}"
 _PHASE: Final = f"topk by ({_BY}) (1, {own('phase_since_timestamp_seconds')})"
 _COMMIT: Final = own("last_commit_timestamp_seconds")
@@ -318,7 +319,7 @@ _WHO: Final = [
                decimals=1),
         Cells("", expr=chosen_ranks(keep="host, pid")),
         _HOST, Cells("pid"),
-        sort="health", width=24, height=10, empty="no such rank is scraped",
+        sort="health", width=24, height=10, empty="no rank is scraped, and none unwell",
         says="Who is the culprit and who its victim. 'accused as' and 'health' are the monitor's; "
         "the rest says each rank itself. 'collectives behind': its peers have entered so many "
         "that it has not. Click a rank for its page, stacks and records, through the monitor.",
@@ -331,7 +332,7 @@ _WHO: Final = [
         *(Cells(title, 110, expr=f"{_EACH} ({own(f'collective_{name}')}) and {_HEADS}")
           for title, name in (("entered", "enqueued"), ("left", "completed"), ("inside", "lag"))),
         sort="behind its peers", width=24, height=8,
-        empty="no rank of those shown was in a collective",
+        empty="not scraped, or in no collective yet",
         says="Sequence ids of the last collective that each rank entered and left, by process "
         "group. One that is behind its peers never came; click it for its flight record.",
     ),
@@ -357,14 +358,14 @@ _STEP: Final = [
     ),
     curves(
         "Loss of each rank", Query(chosen_ranks(own("loss")), _RANK_LEGEND), floor=None,
-        many=True, empty="the job reports no loss", links=_RANK_LINKS,
+        many=True, empty=_NO_LOSS, links=_RANK_LINKS,
         says="Loss of each rank. One far from the rest reads bad data or computes wrongly; a "
         "gap is a loss that is not finite: its host may be broken.",
     ),
     states(
         "Loss and gradient finite", Query(chosen_ranks(own("finite")), _RANK_LEGEND),
         values={"0": ("✕ not finite", "red"), "1": ("● finite", "green")},
-        empty="the job reports no loss", links=_RANK_LINKS,
+        empty=_NO_LOSS, links=_RANK_LINKS,
         says="Was the last attempt's loss and gradient finite? Red on one rank alone: "
         "suspect its host. Red everywhere: the model diverges.",
     ),

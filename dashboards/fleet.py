@@ -134,10 +134,10 @@ _NOW: Final = [
     ),
     tile(
         "Goodput",
-        *(Query(f"max({goodput(window)})", name)
+        *(Query(f"max({goodput(window)} and on (instance) {mon('monitor_active')})", name)
           for window, name in (("5m", "5 min"), ("1h", "hour"), ("1d", "day"))),
         text="value_and_name", unit="percentunit", decimals=0, levels=_GOOD, width=5, height=4,
-        empty="no steps", links=more("Lost seconds by cause", "lightkeeper-incidents"),
+        empty="not known", links=more("Lost seconds by cause", "lightkeeper-incidents"),
         says="Share of the ranks' time that trained. When it is low, 'Where ranks' time goes' "
         "says what takes the rest.",
     ),

@@ -154,7 +154,7 @@ def on_host(expr: str) -> str:
 
 def chosen_ranks(expr: str = _INFO, keep: str = "") -> str:
     """One series for each chosen rank, at most `$topn` ranks, including those that are gone; first
-    those that the monitor found the sickest.
+    those that the monitor found the sickest, and those alone where no rank is scraped.
 
     It joins all successive processes of a rank: each has its own port, and thus other labels.
     `keep`: labels to keep as well.
@@ -162,8 +162,8 @@ def chosen_ranks(expr: str = _INFO, keep: str = "") -> str:
     by = "replica_group, rank"
     unwell = f"max by ({by}) (max_over_time({grp('rank_state')}[$__range] @ end()))"
     some = f"max by ({by}) (max_over_time({_INFO}[$__range] @ end()))"
-    kept = f"{by}, {keep}" if keep else by
-    return f"max by ({kept}) ({expr}) and on ({by}) topk($topn, {unwell} and {some} or 0 * {some})"
+    worst = f"{unwell} and {some} or 0 * {some} or ({unwell} unless on () {some})"
+    return f"max by ({by}{keep and ', '}{keep}) ({expr}) and on ({by}) topk($topn, {worst})"
 
 
 # -- One colour and one sign for each state, the same as on the monitor's page --------------------
