@@ -22,7 +22,7 @@ LOCK  := $(abspath $(BIN))/uv pip compile --quiet --no-annotate --generate-hashe
   --python-platform linux --custom-compile-command 'make lock'
 BUILD := hatchling>=1.27
 
-.PHONY: help setup lock demo test test-unit test-integration explore check lint types contracts bench fuzz scoreboard campaign field netlab kubernetes cuts matrix matrix-versions loss-band kill-each soak format docs dashboards openapi metrics-doc screenshots
+.PHONY: help setup lock demo test test-unit test-integration explore check lint types contracts bench fuzz scoreboard campaign field netlab kubernetes cuts matrix matrix-versions loss-band kill-each soak format docs dashboards dashboard-pictures openapi metrics-doc screenshots
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 20
@@ -124,9 +124,12 @@ format: setup  ## rewrite in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-dashboards: setup  ## render the committed Grafana JSON again, and the rules as a Kubernetes object
+dashboards: setup  ## render the committed files for Grafana again: dashboards, its own alerts, rules as a Kubernetes object
 	$(BIN)/python -m tests.dashboards.render
 	$(BIN)/python -m tests.dashboards.operator_rules
+
+dashboard-pictures: setup  ## every dashboard over simulated fleets, drawn by Grafana's libraries (npm and chromium; 20 minutes, then 5; ARGS="--small --only fleet")
+	$(BIN)/python -m tests.dashboards.pictures $(ARGS)
 
 openapi: setup  ## write the WorkerServer's OpenAPI document again
 	$(BIN)/python -m tests.openapi

@@ -6,7 +6,7 @@ from typing import Final, Unpack
 
 from lightkeeper.dashboards.panels import (
     Board,
-    Field,
+    Cells,
     Json,
     PanelShape,
     Query,
@@ -42,7 +42,7 @@ from lightkeeper.dashboards.selectors import (
     events,
     grown,
     grp,
-    keeper_of,
+    keeper_state,
     mon,
     on_host,
     or_none,
@@ -50,9 +50,9 @@ from lightkeeper.dashboards.selectors import (
     worst_first,
 )
 
-_GROUP: Final = Field("group", 130, label="replica_group", links=group_links())
-_RANK: Final = Field("rank", 60, links=rank_links())
-_HOST: Final = Field("host", 150, links=host_links())
+_GROUP: Final = Cells("group", 130, label="replica_group", links=group_links())
+_RANK: Final = Cells("rank", 60, links=rank_links())
+_HOST: Final = Cells("host", 150, links=host_links())
 
 # -- incidents: what went wrong, what was done about it, how fast, and what it cost -------------
 
@@ -68,14 +68,14 @@ def incident_table(
     story = {"Story and evidence": "${monitor_url}/incidents/${__value.text}"}
     return rows(
         title,
-        Field("began", 170, unit=began,
+        Cells("began", 170, unit=began,
                expr=f"1000 * ({seen} or {called(f'{UNSEEN} * time()', 'state', NOT_SEEN)})"),
-        Field("state", 150, values=INCIDENT),
-        Field("kind", 120),
-        Field("severity", 90, values=SEVERITY),
+        Cells("state", 150, values=INCIDENT),
+        Cells("kind", 120),
+        Cells("severity", 90, values=SEVERITY),
         _GROUP, _RANK, _HOST,
-        Field("eviction", 200, label="did", values=EVICTION, prefix="held by "),
-        Field("incident", links=story),
+        Cells("eviction", 200, label="did", values=EVICTION, prefix="held: "),
+        Cells("incident", links=story),
         sort="began", says=says, **shape,
     )  # fmt: skip
 
@@ -92,22 +92,20 @@ _WHAT: Final = [
     ),
     rows(
         "Suspects",
-        Field("", expr=f"max by (replica_group, rank, host, kind, role) ({grp('rank_suspect')})"),
-        _GROUP, _RANK, _HOST, Field("kind", 120), Field("role"),
+        Cells("", expr=f"max by (replica_group, rank, host, kind, role) ({grp('rank_suspect')})"),
+        _GROUP, _RANK, _HOST, Cells("kind", 120), Cells("role"),
         width=10, height=7, empty="nobody is suspected",
-        says="Culprits of open incidents, and candidates where no culprit can be named; "
-        "victims are not among them. Click the rank for its page, stacks and flight record, "
-        "through the monitor.",
+        says="Culprits of open incidents, and candidates where no culprit can be named. Click "
+        "the rank for its page, stacks and flight record, through the monitor.",
     ),
     rows(
         "What machines say",
-        Field("since", 170, unit="dateTimeAsIso", expr="1000 * max by (host, witness, code, "
+        Cells("since", 170, unit="dateTimeAsIso", expr="1000 * max by (host, witness, code, "
                f"weight) ({mon('host_testimony_since_timestamp_seconds')})"),
-        _HOST, Field("weight", 90, values=_WEIGHTS), Field("witness", 150), Field("code"),
+        _HOST, Cells("weight", 90, values=_WEIGHTS), Cells("witness", 150), Cells("code"),
         sort="since", width=14, height=7, empty="no machine says anything",
-        says="Hosts that testify against themselves, or against which the cluster does: a GPU that "
-        "fell off the bus, a throttled core, a drain. None is accused by that alone; an incident "
-        "at the same time on that host is likely its work.",
+        says="What hosts or the cluster say of a host: a GPU that fell off the bus, a drain. None "
+        "is accused by that alone; an incident there at the same time is likely its work.",
     ),
 ]  # fmt: skip
 
@@ -115,22 +113,20 @@ _EVICTED: Final = f"round({grown(mon('evictions_total'), by='kind, outcome')}) >
 _DONE: Final = [
     rows(
         "Evictions",
-        Field("kind", 150),
-        Field("outcome", values=OUTCOME),
-        Field("in the shown time", 140, decimals=0,
+        Cells("kind", 150),
+        Cells("outcome", values=OUTCOME),
+        Cells("in the shown time", 140, decimals=0,
                expr=f"{_EVICTED} or {called(ALONE, 'outcome', NO_LIGHTHOUSE)}"),
         sort="in the shown time", width=8, empty="nobody was evicted",
-        says="One that failed: the group still holds the others up; open its incident and end "
-        "its processes yourself. The same kind again and again: look for one host behind it, "
-        "and quarantine that.",
+        says="One that failed: the group still holds the others up; end its processes yourself. "
+        "The same kind again and again: look for one host behind it, and quarantine that.",
     ),
     curves(
         "Held back, by guard",
         Query(or_none(f"max by (guard) ({mon('holding')}) > 0", "guard", acts=True), "{{guard}}"),
         stacked=True, width=8,
-        says="Firing incidents on which a guard sits. It is a person's turn: the incident's "
-        "page says why, and has the button. A guard that always holds is set too tight, or "
-        "right to hold: docs/eviction.md explains each.",
+        says="Firing incidents whose eviction a guard holds back: it is a person's turn. A guard "
+        "that always holds is set too tight, or right: docs/eviction.md explains each.",
     ),
     curves(
         "Quarantine",
@@ -151,21 +147,20 @@ _LOST: Final = grown(mon("ineffective_rank_seconds_total"), by="cause")
 _COST: Final = [
     rows(
         "How long each stage took",
-        Field("stage", 120),
-        Field("incidents", 100, expr=f"round({_COUNT}) > 0", decimals=0),
-        Field("mean", 120, expr=f"{_SUM} / ({_COUNT} > 0)", unit="s", decimals=1,
+        Cells("stage", 120),
+        Cells("incidents", 100, expr=f"round({_COUNT}) > 0", decimals=0),
+        Cells("mean", 120, expr=f"{_SUM} / ({_COUNT} > 0)", unit="s", decimals=1,
                levels={0.0: "green", 30.0: "orange", 120.0: "red"}),
-        Field("none took more than", expr=f"histogram_quantile(1, {_BUCKETS})", unit="s"),
+        Cells("none took more than", expr=f"histogram_quantile(1, {_BUCKETS})", unit="s"),
         sort="mean", height=9, empty="no incident in this time",
         says="detect: first seen to firing. decide: to the request to evict. leave: out of the "
         "quorum; long: the Lighthouse's kill did not work, see docs/eviction.md. recover: the "
-        "survivors commit. rejoin: the group is back; long: the launcher or the checkpoint. "
-        "Without a keeper TorchFT's defaults lose the job after about 120 s.",
+        "survivors commit. rejoin: the group is back; long: the launcher or the checkpoint.",
     ),
     rows(
         "Lost rank-seconds by cause",
-        Field("cause", 180),
-        Field("lost", expr=f"{_LOST} > 0", unit="s", decimals=0, gauge=True,
+        Cells("cause", 180),
+        Cells("lost", expr=f"{_LOST} > 0", unit="s", decimals=1, gauge=True,
                levels={0.0: "orange"}),
         sort="lost", height=9, empty="none lost",
         says="What the shown time cost, by cause. The longest bar is worth your work: a kind "
@@ -203,17 +198,16 @@ _GROUPS: Final = [
     rows(
         "Groups, worst first",
         _GROUP,
-        Field("state", expr=_of_worst(_STATE), values=GROUP_STATE),
-        Field("step", expr=_of_worst(grp("group_step"))),
-        Field("behind", expr=_of_worst(_BEHIND),
+        Cells("state", expr=_of_worst(_STATE), values=GROUP_STATE),
+        Cells("step", expr=_of_worst(grp("group_step"))),
+        Cells("behind", expr=_of_worst(_BEHIND),
                levels={0.0: "green", 5.0: "orange", 50.0: "red"}),
-        Field("works a step", expr=_of_worst(grp("group_busy_seconds")), unit="s", decimals=3),
-        Field("waits a step", expr=_of_worst(grp("group_wait_seconds")), unit="s", decimals=3),
-        Field("heartbeat", expr=_of_worst(age_of(grp("group_last_heartbeat_timestamp_seconds"))),
+        Cells("works a step", expr=_of_worst(grp("group_busy_seconds")), unit="s", decimals=3),
+        Cells("waits a step", expr=_of_worst(grp("group_wait_seconds")), unit="s", decimals=3),
+        Cells("heartbeat", expr=_of_worst(age_of(grp("group_last_heartbeat_timestamp_seconds"))),
                unit="s", decimals=1, levels={0.0: "green", 5.0: "orange", 30.0: "red"}),
         sort="state", width=24, height=9, empty="no group",
-        says="Each group now. Click a group for its page, or for the dashboard of its ranks. "
-        "One that is behind and does not catch up is stuck. An old heartbeat: its manager is "
+        says="One that is behind and does not catch up is stuck. An old heartbeat: its manager is "
         "gone or cut off; a young one proves nothing: a hung group still sends them.",
     ),
 ]  # fmt: skip
@@ -221,7 +215,7 @@ _PACE: Final = [
     curves(
         "Steps a second, by group",
         Query(_of_worst(f"rate({grp('group_commits_total')}[$__rate_interval])"), _LEGEND),
-        unit="suffix: steps/s", width=9, many=True, links=_LINKS,
+        unit="suffix: steps/s", width=9, many=True, links=_LINKS, empty="no group reports steps",
         says="Committed steps a second. Groups of one quorum go together; a line that parts "
         "from the others is a group that left or heals. All fall: see Stragglers.",
     ),
@@ -260,17 +254,16 @@ _SLOW: Final = [
         Query(worst_first(_RATIO, _BY, _LONGEST, _USUAL), "{{replica_group}}.{{rank}}"),
         unit="suffix:x the median", value="times the median", bounds=(0.8, 1.8),
         width=24, height=12, empty="no rank reports steps", links=rank_links(series=True),
-        says="A row for each of the ranks that worked longest within the shown time. A red "
-        "row is a slow rank, red rows of one group a slow host, a red column a slow moment "
-        "of all. Click a cell for the rank's page and stacks.",
+        says="A row for each of the ranks that work longest. A red row is a slow rank, red rows "
+        "of one group a slow host, a red column a slow moment of all. Click for the rank's page.",
     ),
     rows(
         "Slowest ranks now",
         _GROUP, _RANK,
-        Field("works a step", expr=_BUSIEST, unit="s", decimals=3),
-        Field("times the median", expr=f"max by ({_BY}) ({_RATIO}) and {_BUSIEST}", decimals=2,
+        Cells("works a step", expr=_BUSIEST, unit="s", decimals=3),
+        Cells("times the median", expr=f"max by ({_BY}) ({_RATIO}) and {_BUSIEST}", decimals=2,
                levels={0.0: "green", 1.2: "orange", 1.5: "red"}),
-        Field("waits a step", unit="s", decimals=3,
+        Cells("waits a step", unit="s", decimals=3,
                expr=f"max by ({_BY}) ({grp('rank_wait_seconds')}) and {_BUSIEST}"),
         sort="works a step", height=10, empty="nobody commits, or no rank reports steps",
         says="Ranks by their own work a step. Works long and waits little: the straggler. "
@@ -281,9 +274,8 @@ _SLOW: Final = [
         Query(f"max by (stat) ({mon('fleet_busy_seconds')})", "{{stat}}"),
         unit="s", height=10, empty="nobody commits, or no rank reports steps",
         colours={"max": "red", "p99": "orange", "median": "green", "min": "blue"},
-        says="Seconds of a step in which ranks work and do not wait. Red above green is what "
-        "every step loses: evict that rank's group, or repair its host. All rise together: "
-        "the model or the data changed.",
+        says="Seconds of a step in which ranks do not wait. Red above green is what every step "
+        "loses: repair that rank's host. All rise together: the model or the data changed.",
     ),
 ]  # fmt: skip
 
@@ -298,7 +290,8 @@ def _lag(by: str, of: str) -> str:
 
 _RANK_LEGEND: Final = "{{replica_group}}.{{rank}}"
 _RANK_LINKS: Final = rank_links(series=True)
-_NO_STEPS: Final = "the job reports no steps: docs/phases.md"
+_NO_STEPS: Final = "not scraped, or the job reports no steps: docs/phases.md"
+_NO_LOSS: Final = "not scraped, or the job reports no loss"
 _HEALTH: Final = f"max by ({_BY}) ({grp('rank_state')}) or 0 * {own('alive')} and on () {ZERO}"
 _PHASE: Final = f"topk by ({_BY}) (1, {own('phase_since_timestamp_seconds')})"
 _COMMIT: Final = own("last_commit_timestamp_seconds")
@@ -313,34 +306,33 @@ _WHO: Final = [
     rows(
         "Ranks, the worst first",
         _GROUP, _RANK,
-        Field("", expr=chosen_ranks(grp("rank_suspect"), keep="role")),
-        Field("accused as", 110, label="role", prefix="▲ "),
-        Field("health", 120, expr=chosen_ranks(_HEALTH), values=GROUP_STATE),
-        Field("process", 180, expr=chosen_ranks(own("process_state")), values=PROCESS),
-        Field("in phase", 130, label="phase"),
-        Field("for", 90, expr=f"time() - ({chosen_ranks(_PHASE, keep='phase')})", unit="s",
+        Cells("", expr=chosen_ranks(grp("rank_suspect"), keep="role")),
+        Cells("accused as", 110, label="role", prefix="▲ "),
+        Cells("health", 120, expr=chosen_ranks(_HEALTH), values=GROUP_STATE),
+        Cells("process", 180, expr=chosen_ranks(own("process_state")), values=PROCESS),
+        Cells("in phase", 130, label="phase"),
+        Cells("for", 90, expr=f"time() - ({chosen_ranks(_PHASE, keep='phase')})", unit="s",
                decimals=1),
-        Field("collectives behind", 150, expr=chosen_ranks(_MISSING), decimals=0, levels=_LATE),
-        Field("step", 90, expr=chosen_ranks(own("step"))),
-        Field("last commit", 110, expr=f"time() - ({chosen_ranks(_COMMIT)})", unit="s",
+        Cells("collectives behind", 150, expr=chosen_ranks(_MISSING), decimals=0, levels=_LATE),
+        Cells("step", 90, expr=chosen_ranks(own("step"))),
+        Cells("last commit", 110, expr=f"time() - ({chosen_ranks(_COMMIT)})", unit="s",
                decimals=1),
-        Field("", expr=chosen_ranks(keep="host, pid")),
-        _HOST, Field("pid"),
-        sort="health", width=24, height=10, empty="no such rank is scraped",
-        says="Who is the culprit and who its victim. 'accused as' and 'health' are the "
-        "monitor's; the rest says each rank itself. 'collectives behind': its peers have "
-        "entered so many that it has not. Click the number of a rank for its page, stacks, "
-        "flight record and state, through the monitor: your browser need not reach the rank.",
+        Cells("", expr=chosen_ranks(keep="host, pid")),
+        _HOST, Cells("pid"),
+        sort="health", width=24, height=10, empty="no rank is scraped, and none unwell",
+        says="Who is the culprit and who its victim. 'accused as' and 'health' are the monitor's; "
+        "the rest says each rank itself. 'collectives behind': its peers have entered so many "
+        "that it has not. Click a rank for its page, stacks and records, through the monitor.",
     ),
     rows(
         "Head of the flight record",
         _GROUP, _RANK,
-        Field("process group", label="process_group"),
-        Field("behind its peers", 140, expr=_HEADS, decimals=0, levels=_LATE),
-        *(Field(title, 110, expr=f"{_EACH} ({own(f'collective_{name}')}) and {_HEADS}")
+        Cells("process group", label="process_group"),
+        Cells("behind its peers", 140, expr=_HEADS, decimals=0, levels=_LATE),
+        *(Cells(title, 110, expr=f"{_EACH} ({own(f'collective_{name}')}) and {_HEADS}")
           for title, name in (("entered", "enqueued"), ("left", "completed"), ("inside", "lag"))),
         sort="behind its peers", width=24, height=8,
-        empty="no rank of those shown was in a collective",
+        empty="not scraped, or in no collective yet",
         says="Sequence ids of the last collective that each rank entered and left, by process "
         "group. One that is behind its peers never came; click it for its flight record.",
     ),
@@ -355,9 +347,8 @@ _STEP: Final = [
         # a long phase is counted when it ends, all at once
         Query(f"{_SHARE} / scalar(clamp_min(sum({_SHARE}), 1))", "{{phase}}"),
         stacked=True, unit="percentunit", empty=_NO_STEPS, colours=PHASES,
-        says="Share of the time in each finished phase, mean of the chosen ranks. "
-        "'communication' is waiting for others. A gap: it has been in one phase since, which "
-        "the table above names. 'other': the job reports no phases (docs/phases.md).",
+        says="Share of the time in each finished phase. 'communication' is waiting for others. A "
+        "gap: it has been in one phase since, which the table above names. 'other': not told.",
     ),
     heat(
         "Step times", Query(f"sum by (le) ({_ATTEMPTS})", "{{le}}"), unit="s", buckets=True,
@@ -367,14 +358,14 @@ _STEP: Final = [
     ),
     curves(
         "Loss of each rank", Query(chosen_ranks(own("loss")), _RANK_LEGEND), floor=None,
-        many=True, empty="the job reports no loss", links=_RANK_LINKS,
+        many=True, empty=_NO_LOSS, links=_RANK_LINKS,
         says="Loss of each rank. One far from the rest reads bad data or computes wrongly; a "
         "gap is a loss that is not finite: its host may be broken.",
     ),
     states(
         "Loss and gradient finite", Query(chosen_ranks(own("finite")), _RANK_LEGEND),
         values={"0": ("✕ not finite", "red"), "1": ("● finite", "green")},
-        empty="the job reports no loss", links=_RANK_LINKS,
+        empty=_NO_LOSS, links=_RANK_LINKS,
         says="Was the last attempt's loss and gradient finite? Red on one rank alone: "
         "suspect its host. Red everywhere: the model diverges.",
     ),
@@ -390,13 +381,14 @@ _SCRAPED: Final = f'up{{{OF_JOB}, rank!=""}}'
 _ACTS: Final = [
     rows(
         "Monitors of the job",
-        Field("monitor", 170, label="instance"),
-        Field("does it act?", 150, expr=f"max by (instance) ({keeper_of()})", values=KEEPER_STATE),
-        Field("", expr=f"max by (instance, version) ({mon('build_info')})"),
-        Field("version", 90),
-        Field("runs since", 170, unit="dateTimeAsIso",
+        Cells("monitor", 170, label="instance"),
+        Cells("does it act?", 150, expr=f"max by (instance) ({keeper_state()})",
+              values=KEEPER_STATE),
+        Cells("", expr=f"max by (instance, version) ({mon('build_info')})"),
+        Cells("version", 90),
+        Cells("runs since", 170, unit="dateTimeAsIso",
                expr=f"1000 * max by (instance) (process_start_time_seconds{OF_MONITOR})"),
-        Field("ranks", expr=f"sum by (instance) ({mon('ranks')})"),
+        Cells("ranks", expr=f"sum by (instance) ({mon('ranks')})"),
         height=6, empty=NOT_SEEN,
         says="Two monitors of a job share a store: one acts, the other stands by. Their "
         "versions should be the same.",
@@ -411,10 +403,9 @@ _ACTS: Final = [
         "a token, TLS. Only the Rank dashboard needs them.",
     ),
     states(
-        "Does it act?", Query(f"max by (instance) ({keeper_of()})", "{{instance}}"),
+        "Does it act?", Query(f"max by (instance) ({keeper_state()})", "{{instance}}"),
         values=KEEPER_STATE, height=6,
-        says="Each monitor over time. A gap: it was down, and training unwatched. Paused for "
-        "long: `lightkeeper resume`. Observing: start it without --observe when you trust it. "
+        says="A gap: it was down, and training unwatched. Paused for long: `lightkeeper resume`. "
         "Lighthouse away: no quorum forms and nobody is evicted until you start it again.",
     ),
     states(
@@ -455,56 +446,42 @@ _WORKS: Final = [
               "detector {{detector}}"),
         Query(or_none(events(mon("part_failures_total"), "part"), "part"), "part {{part}}"),
         bars=True, width=8,
-        says="Writes that the store did not take, crashes of detectors (their kind of fault is "
-        "unknown meanwhile) and of other parts. Any bar: read the monitor's log and report the "
-        "traceback; for the store, look at its disk.",
+        says="Writes that the store did not take: look at its disk. Crashes of detectors (their "
+        "fault is unknown meanwhile) and of other parts: report the traceback in the log.",
     ),
     curves(
         "Messages to people",
         Query(or_none(events(mon("notifications_total"), "sink, outcome"), "sink"),
               "{{sink}} {{outcome}}"),
         bars=True, width=8,
-        says="Sent, failed and dropped messages by sink. Failing: `lightkeeper check notify` "
-        "says why.",
+        says="Sent, failed and dropped by sink. Failing: `lightkeeper check notify` says why.",
     ),
 ]  # fmt: skip
 
 INCIDENTS: Final = Board(
-    uid="lightkeeper-incidents",
-    title="Lightkeeper: incidents",
-    about="What went wrong, who did it, what the keeper did or held back, how long each stage "
-    "took, and how many rank-seconds it cost.",
-    rows={"What went wrong?": _WHAT, "What was done, and what held it back?": _DONE,
-          "How fast, and what did it cost?": _COST},
+    "incidents", "What went wrong, who did it, what the keeper did or held back, and what it cost.",
+    {"What went wrong?": _WHAT, "What was done, and what held it back?": _DONE,
+     "How fast, and what did it cost?": _COST},
 )  # fmt: skip
 GROUPS: Final = Board(
-    uid="lightkeeper-groups",
-    title="Lightkeeper: replica groups",
-    about="Which replica group is out, behind, slow or healing. With many groups the worst come "
-    "first: 'Show at most' says how many, 'Group' picks them by name.",
-    rows={"How are they?": _GROUPS, "Do they keep up, and what do recoveries take?": _PACE},
-)
+    "groups", "Which replica group is out, behind, slow or healing. The worst come first: 'Show at "
+    "most' says how many, 'Group' picks them by name.",
+    {"How are they?": _GROUPS, "Do they keep up, and what do recoveries take?": _PACE},
+)  # fmt: skip
 STRAGGLERS: Final = Board(
-    uid="lightkeeper-stragglers",
-    title="Lightkeeper: stragglers",
-    about="Which rank makes the others wait, since when, and how much it costs. A fleet runs at "
-    "the pace of its slowest rank.",
-    rows={"Which ranks, since when, and by how much?": _SLOW},
-)
+    "stragglers", "Which rank makes the others wait, since when, and how much it costs. A fleet "
+    "runs at the pace of its slowest rank.",
+    {"Which ranks, since when, and by how much?": _SLOW},
+)  # fmt: skip
 RANK: Final = Board(
-    uid="lightkeeper-rank",
-    title="Lightkeeper: rank",
-    about="One rank, or a few, by their own account: process, phase, head of the flight record, "
-    "step times, loss. Choose group and rank above; 'All' shows the worst. Its data come from the "
-    "ranks' own pages, which Prometheus scrapes through the monitor's list.",
-    rows={"Who is it, and what does it do?": _WHO,
-          "What does it do in a step, and is it sound?": _STEP},
+    "rank", "One rank, or a few, by their own account. Choose group and rank above; 'All' shows "
+    "the worst. Its data come from the ranks' own pages, which Prometheus scrapes through the "
+    "monitor's list.",
+    {"Who is it, and what does it do?": _WHO, "What does it do in a step, is it sound?": _STEP},
 )  # fmt: skip
 KEEPER: Final = Board(
-    uid="lightkeeper-keeper",
-    title="Lightkeeper: keeper",
-    about="Is the monitor well: in time, seeing, deciding, remembering, heard? A sick one doubts "
-    "itself and evicts nobody.",
-    rows={"Does it act, and is it well?": _ACTS,
-          "Does it see and decide in time, and is it heard?": _WORKS},
+    "keeper", "Is the monitor well: in time, seeing, deciding, remembering, heard? A sick one "
+    "doubts itself and evicts nobody.",
+    {"Does it act, and is it well?": _ACTS,
+     "Does it see and decide in time, and is it heard?": _WORKS},
 )  # fmt: skip

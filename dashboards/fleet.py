@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from lightkeeper.dashboards.drill_downs import incident_table
-from lightkeeper.dashboards.panels import Board, Field, Query, curves, more, rows, tile
+from lightkeeper.dashboards.panels import Board, Cells, Query, curves, more, rows, tile
 from lightkeeper.dashboards.selectors import (
     CAUSES,
     GREY,
@@ -22,7 +22,7 @@ from lightkeeper.dashboards.selectors import (
     age_of,
     called,
     goodput,
-    keeper_of,
+    keeper_state,
     mon,
     or_none,
 )
@@ -36,7 +36,7 @@ _GOOD: Final = {0.0: "red", 0.8: "orange", 0.95: "green"}
 
 def _of_job(expr: str, *keep: str) -> str:
     """The worst of the job's monitors, with the job's name; `keep`: labels to keep as well."""
-    info = f"max by ({_MONITOR}, job_id) (lightkeeper_job_info)"
+    info = f"topk by ({_MONITOR}) (1, lightkeeper_job_info)"
     by = ", ".join((_JOB, *keep))
     return f"max by ({by}) (({expr}) * on ({_MONITOR}) group_left (job_id) {info})"
 
@@ -44,13 +44,13 @@ def _of_job(expr: str, *keep: str) -> str:
 def _alerts() -> str:
     """Since when each of them fires, with its job where only the monitor is known."""
     ours = 'alertname=~"Lightkeeper.+"'
-    firing = (
-        f"(ALERTS_FOR_STATE{{{ours}}} and ignoring (alertstate) "
-        f'ALERTS{{{ours}, alertstate="firing"}})'
-    )
+    now = f'ALERTS{{{ours}, alertstate="firing"}}'
+    firing = f"(ALERTS_FOR_STATE{{{ours}}} and ignoring (alertstate) {now})"
     info = "topk by (instance) (1, last_over_time(lightkeeper_job_info[1h]))"
-    watching = "time() + 0 * max(lightkeeper_monitor_active)"
-    unloaded = f"{watching} unless on () max(job_id:lightkeeper_monitor_active:max)"
+    unloaded = (
+        "time() + 0 * max(lightkeeper_monitor_active) "
+        "unless on () max(job_id:lightkeeper_monitor_active:max)"
+    )
     return (
         f"{firing} * on (instance) group_left (job_id) {info} "
         f"or ({firing} unless on (instance) {info}) "
@@ -64,41 +64,39 @@ _CHOOSE: Final = "/d/lightkeeper-fleet?${__url_time_range}" + "".join(
 _JOBS: Final = [
     rows(
         "Jobs",
-        Field("cluster", 70),
-        Field("namespace", 95),
-        Field("job", label="job_id", links={"Show this job": _CHOOSE}),
-        Field("state", 145, expr=f"{_of_job('lightkeeper_job_state')} or 12 * {_LATELY}",
+        Cells("cluster", 70),
+        Cells("namespace", 95),
+        Cells("job", label="job_id", links={"Show this job": _CHOOSE}),
+        Cells("state", 145, expr=f"{_of_job('lightkeeper_job_state')} or 12 * {_LATELY}",
                values=JOB_STATE),
-        Field("last commit", 100, unit="s", decimals=0,
+        Cells("last commit", 100, unit="s", decimals=0,
                expr=_of_job(age_of("lightkeeper_job_last_commit_timestamp_seconds"))),
-        Field("goodput, 5 min", 120, unit="percentunit", decimals=0, levels=_GOOD,
+        Cells("goodput, 5 min", 120, unit="percentunit", decimals=0, levels=_GOOD,
                expr=f"{_of_job(goodput('5m', ''))} >= 0"),
-        Field("", expr=_of_job(f"topk by ({_MONITOR}) (1, lightkeeper_rank_suspect)",
+        Cells("", expr=_of_job(f"topk by ({_MONITOR}) (1, lightkeeper_rank_suspect)",
                                 "replica_group", "rank", "host")),
-        Field("suspect", 90, label="replica_group"),
-        Field("rank", 50),
-        Field("host", 110),
-        Field("", expr=_of_job(f"topk by ({_MONITOR}) (1, lightkeeper_holding > 0)", "guard")),
-        Field("held by", 90, label="guard"),
-        Field("keeper", 140, values=KEEPER_STATE,
-              expr=f"{_of_job(keeper_of(''))} or 7 * {_LATELY}"),
-        Field("ranks", 60, expr=_of_job(f"sum by ({_MONITOR}) (lightkeeper_ranks)")),
-        Field("scraped", 70, expr=f'sum by ({_JOB}) (up{{job_id!="", rank!=""}})'),
+        Cells("suspect", 90, label="replica_group"),
+        Cells("rank", 50),
+        Cells("host", 110),
+        Cells("", expr=_of_job(f"topk by ({_MONITOR}) (1, lightkeeper_holding > 0)", "guard")),
+        Cells("held by", 90, label="guard"),
+        Cells("keeper", 140, expr=f"{_of_job(keeper_state(''))} or 7 * {_LATELY}",
+              values=KEEPER_STATE),
+        Cells("ranks", 60, expr=_of_job(f"sum by ({_MONITOR}) (lightkeeper_ranks)")),
+        Cells("scraped", 70, expr=f'sum by ({_JOB}) (up{{job_id!="", rank!=""}})'),
         sort="state", width=17, height=6, empty="no monitor is scraped",
         says="All jobs that this Prometheus knows, the worst first; click one to show it below. "
-        "'scraped': how many of its ranks' own pages Prometheus reads, which only the Rank "
-        "dashboard needs. 'monitor not seen': nobody watches that job.",
+        "'monitor not seen': nobody watches it. 'scraped': ranks' own pages, for the Rank board.",
     ),
     rows(
         "Alerts",
-        Field("since", 125, expr=f"1000 * ({_alerts()})", unit="dateTimeFromNow"),
-        Field("severity", 75, values=SEVERITY),
-        Field("alert", label="alertname"),
-        Field("of job", 90, label="job_id"),
+        Cells("since", 125, expr=f"1000 * ({_alerts()})", unit="dateTimeFromNow"),
+        Cells("severity", 75, values=SEVERITY),
+        Cells("alert", label="alertname"),
+        Cells("of job", 90, label="job_id"),
         hidden=("alertstate", "sink", "detector", "state", "kind", "run", "url"),
         sort="since", width=7, height=6, empty="no alert fires",
-        says="Prometheus' alerts that fire, of all jobs; their rules are in dashboards/prometheus. "
-        "Alerts that Grafana itself evaluates are under Alerting.",
+        says="Alerts of Prometheus that fire, of all jobs. Grafana's own are under Alerting.",
     ),
 ]  # fmt: skip
 
@@ -108,16 +106,16 @@ _NOW: Final = [
     tile(
         "Training", Query(f"max({mon('job_state')})"), values=JOB_STATE,
         width=5, height=4, empty=NOT_SEEN,
-        says="What the monitor's page says in its headline. 'stalling': no commits, and the "
-        "culprit is not known yet; 'not training': an incident below says who it is.",
+        says="As the headline of the monitor's page. 'stalling': no commits, and the culprit is "
+        "not known yet; 'not training': an incident below says who it is.",
     ),
     tile(
         "Since the last commit",
         Query(f"max({age_of(_COMMIT)})", "last commit"),
         Query(f"max({mon('job_usual_commit_seconds')})", "a commit usually takes"),
         text="value_and_name", unit="s", width=5, height=4, empty="no commit known",
-        says="Seconds since any rank committed a step, and how long that usually takes. The "
-        "job is late after three usual commits, and stands after five.",
+        says="Since any rank committed a step. The job is late after three usual commits, and "
+        "stands after five.",
     ),
     tile(
         "Held back by",
@@ -128,19 +126,18 @@ _NOW: Final = [
         "why, and has the button. 'none': the keeper does what is to be done.",
     ),
     tile(
-        "The keeper", Query(f"max({keeper_of()}) or vector(7)"), values=KEEPER_STATE,
+        "The keeper", Query(f"max({keeper_state()}) or vector(7)"), values=KEEPER_STATE,
         width=4, height=4, links=more("Keeper", "lightkeeper-keeper"),
         says="Does it act? 'no Lighthouse': it watches only. 'observes': it only says whom it "
-        "would evict. 'doubts itself': Keeper says why. 'paused': somebody pressed the switch; "
-        "`lightkeeper resume` ends it. 'Lighthouse away': start it again. 'not seen': the "
-        "monitor is down or not scraped; nothing else here is to be believed.",
+        "would evict. 'doubts itself': Keeper says why. 'paused': by a person, until `lightkeeper "
+        "resume`. 'not seen': it is down or not scraped; nothing else here is to be believed.",
     ),
     tile(
         "Goodput",
-        *(Query(f"max({goodput(window)})", name)
+        *(Query(f"max({goodput(window)} and on (instance) {mon('monitor_active')})", name)
           for window, name in (("5m", "5 min"), ("1h", "hour"), ("1d", "day"))),
         text="value_and_name", unit="percentunit", decimals=0, levels=_GOOD, width=5, height=4,
-        empty="no steps", links=more("Lost seconds by cause", "lightkeeper-incidents"),
+        empty="not known", links=more("Lost seconds by cause", "lightkeeper-incidents"),
         says="Share of the ranks' time that trained. When it is low, 'Where ranks' time goes' "
         "says what takes the rest.",
     ),
@@ -157,6 +154,7 @@ _TRAINS: Final = f"max(rate({mon('effective_rank_seconds_total')}[$__rate_interv
 _LOST: Final = f"max by (cause) (rate({mon('ineffective_rank_seconds_total')}[$__rate_interval]))"
 _RANKS: Final = f"max(sum by (instance) ({mon('ranks')}))"
 _REST: Final = f"clamp_min({_RANKS} - {_TRAINS} - (sum({_LOST}) or 0 * {_RANKS}), 0)"
+_TOKENS: Final = f"rate({mon('group_tokens_total')}[$__rate_interval])"
 _TIME: Final = [
     curves(
         "Where ranks' time goes (ranks)",
@@ -177,14 +175,10 @@ _TIME: Final = [
     ),
     curves(
         "Tokens a second",
-        Query(
-            f"max(sum by (instance) (rate({mon('group_tokens_total')}[$__rate_interval])))",
-            "tokens/s",
-        ),
+        Query(f"max(sum by (instance) ({_TOKENS}))", "tokens/s"),
         unit="short", colours={"tokens/s": "blue"}, width=4, height=7,
         empty="the job reports no tokens",
-        says="Tokens trained on, all groups together. A step down: a group left, or steps got "
-        "longer.",
+        says="Of all groups together. A step down: a group left, or steps got longer.",
     ),
     curves(
         "Loss", Query(f"max({mon('job_loss')})", "median of ranks"), floor=None,
@@ -195,8 +189,6 @@ _TIME: Final = [
 ]  # fmt: skip
 
 FLEET: Final = Board(
-    uid="lightkeeper-fleet",
-    title="Lightkeeper: fleet",
-    about="Which job stands, is it my turn, who did it? One screen; each panel leads on.",
-    rows={"Every job": _JOBS, "$job: does it train, and is it my turn?": [*_NOW, *_TIME]},
-)
+    "fleet", "Which job stands, is it my turn, who did it? One screen; each panel leads on.",
+    {"Every job": _JOBS, "$job: does it train, and is it my turn?": [*_NOW, *_TIME]},
+)  # fmt: skip

@@ -11,17 +11,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
-from lightkeeper.dashboards.selectors import (
-    GREY,
-    NO_DATA,
-    OF_JOB,
-    PLACE,
-    RUNBOOKS,
-    Values,
-    mon,
-)
+from lightkeeper.dashboards.selectors import GREY, NO_DATA, OF_JOB, PLACE, RUNBOOKS, Values, mon
 
 Json = dict[str, Any]
 Levels = Mapping[float, str]
@@ -46,8 +38,7 @@ class PanelShape(TypedDict, total=False):
     links: Links
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(NamedTuple):
     """One PromQL expression and the name of its series."""
 
     expr: str
@@ -55,8 +46,8 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
-    """A table's column: a label (of the same name, if no other is said), or the value of a query;
+class Cells:
+    """A column of a table: a label, called like it if no other is said, or the value of a query;
     without a title it is not shown.
     """
 
@@ -224,7 +215,7 @@ def states(
 
 
 def rows(
-    title: str, *columns: Field, says: str, sort: str = "", hidden: Sequence[str] = (),
+    title: str, *columns: Cells, says: str, sort: str = "", hidden: Sequence[str] = (),
     **shape: Unpack[PanelShape],
 ) -> Json:  # fmt: skip
     """One line for each set of labels, with the value of each query; columns in this order, sorted
@@ -327,8 +318,7 @@ variables, to be changed in the dashboard's settings."""
 class Board:
     """One dashboard: its questions are its rows."""
 
-    uid: str
-    title: str
+    name: str
     about: str
     rows: Mapping[str, Sequence[Json]]
 
@@ -346,10 +336,10 @@ class Board:
             )
         ]  # fmt: skip
         return {
-            "uid": self.uid, "title": self.title, "description": self.about, "tags": [_TAG],
-            "editable": False, "graphTooltip": 1, "refresh": "10s", "schemaVersion": 39,
-            "time": {"from": "now-1h", "to": "now"}, "timezone": "browser", "links": links,
-            "panels": panels, "annotations": {"list": annotations},
+            "uid": f"{_TAG}-{self.name}", "title": f"Lightkeeper: {self.name}", "tags": [_TAG],
+            "description": self.about, "editable": False, "graphTooltip": 1, "refresh": "10s",
+            "schemaVersion": 39, "time": {"from": "now-1h", "to": "now"}, "timezone": "browser",
+            "links": links, "panels": panels, "annotations": {"list": annotations},
             "templating": {"list": list(_variables(used))},
         }  # fmt: skip
 

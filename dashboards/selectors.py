@@ -110,7 +110,7 @@ def goodput(window: str, of: str = OF_MONITOR) -> str:
     return f"{good} / ({good} + ({bad} or 0 * {good}))"
 
 
-def keeper_of(of: str = OF_MONITOR) -> str:
+def keeper_state(of: str = OF_MONITOR) -> str:
     """For each monitor what keeps it from acting, as numbers of `KEEPER_STATE`.
 
     One without a Lighthouse has neither `lighthouse_up` nor `observe_mode` nor `paused`.
@@ -154,7 +154,7 @@ def on_host(expr: str) -> str:
 
 def chosen_ranks(expr: str = _INFO, keep: str = "") -> str:
     """One series for each chosen rank, at most `$topn` ranks, including those that are gone; first
-    those that the monitor found the sickest.
+    those that the monitor found the sickest, and those alone where no rank is scraped.
 
     It joins all successive processes of a rank: each has its own port, and thus other labels.
     `keep`: labels to keep as well.
@@ -162,8 +162,8 @@ def chosen_ranks(expr: str = _INFO, keep: str = "") -> str:
     by = "replica_group, rank"
     unwell = f"max by ({by}) (max_over_time({grp('rank_state')}[$__range] @ end()))"
     some = f"max by ({by}) (max_over_time({_INFO}[$__range] @ end()))"
-    kept = f"{by}, {keep}" if keep else by
-    return f"max by ({kept}) ({expr}) and on ({by}) topk($topn, {unwell} and {some} or 0 * {some})"
+    worst = f"{unwell} and {some} or 0 * {some} or ({unwell} unless on () {some})"
+    return f"max by ({by}{keep and ', '}{keep}) ({expr}) and on ({by}) topk($topn, {worst})"
 
 
 # -- One colour and one sign for each state, the same as on the monitor's page --------------------
@@ -191,8 +191,8 @@ JOB_STATE: Final[Values] = {
     "0": ("● training", "green"), "1": ("✓ finished", GREY), "2": ("○ watching", "blue"),
     "3": ("○ waiting for ranks", GREY), "4": ("○ starting", "blue"), "5": ("◐ pausing", "blue"),
     "6": ("■ interrupted", GREY), "7": ("◆ training, but", "dark-yellow"),
-    "8": ("◔ late", "orange"),
-    "9": ("✕ ended", "dark-red"), "10": ("▲ stalling", "red"), "11": ("▲ not training", "red"),
+    "8": ("◔ late", "orange"), "9": ("✕ ended", "dark-red"), "10": ("▲ stalling", "red"),
+    "11": ("▲ not training", "red"),
     "12": (f"✕ {NOT_SEEN}", GREY),
 }  # fmt: skip
 """Of `lightkeeper_job_state`, in the words of the page's headline."""

@@ -54,6 +54,7 @@ TOGETHER: Final = {
         "tests/gate/test_overlap_process.py",
     ),
     "bounds": ("tests/monitor/show/test_bounds.py",),
+    "scenes": ("tests/dashboards/test_scenes.py",),
     # they look for processes by a name that all of them use
     "launches": ("tests/trainer/test_launch.py",),
     "slurm": ("tests/monitor/act/schedulers/test_real_slurm.py", "tests/examples/test_slurm.py"),

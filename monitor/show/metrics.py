@@ -92,7 +92,7 @@ class ScrapeView:
     def busy(self) -> tuple[RankName, ...]:
         """Ranks with a known tempo and their own series, sorted."""
         tempos, healths = self.view.tempos, self.view.result.rank_health
-        suspects = self._suspects
+        suspects = self.suspects
         worst = nsmallest(
             self.bounds.ranks, tempos,
             lambda rank: (rank not in suspects, healths.get(rank) is RankHealth.HEALTHY,
@@ -101,18 +101,7 @@ class ScrapeView:
         return tuple(sorted(worst))
 
     @cached_property
-    def unwell(self) -> Mapping[RankName, RankHealth]:
-        """Ranks that are not healthy and have a series of their own: the worst first."""
-        healths, suspects = self.view.result.rank_health, self._suspects
-        unwell = (rank for rank, health in healths.items() if health is not RankHealth.HEALTHY)
-        worst = nsmallest(
-            self.bounds.ranks, unwell,
-            lambda rank: (rank not in suspects, -STATES[healths[rank]], rank),
-        )  # fmt: skip
-        return {rank: healths[rank] for rank in worst}
-
-    @cached_property
-    def _suspects(self) -> frozenset[RankName]:
+    def suspects(self) -> frozenset[RankName]:
         return frozenset(rank for incident in self.view.opened for rank in incident.suspects)
 
     @cached_property
@@ -138,9 +127,9 @@ _JOBS_TOLD: Final = 16
 """One Lighthouse serves one job, but ranks may report any job name."""
 _TESTIMONIES_MOST: Final = 200
 _NO_ANSWER: Final = "while no Lighthouse answers"
-_NO_STEPS: Final = "no rank of the group answers, or none reports steps"
+_NO_STEPS: Final = "no rank of it reports steps"
 _NO_TEMPO: Final = "who committed nothing within the last 15 s"
-_NOT_YET: Final = "the group did not do it yet, or is not TorchFT"
+_NOT_YET: Final = "not done yet, or not TorchFT"
 
 _HEALTHS: Final = ("healthy", "finished", "starting", "waiting", "late", "slow", "ended", "traced",
                    "evicting", "unreachable", "corrupt", "stalled", "dead")  # fmt: skip
@@ -171,6 +160,16 @@ def _jobs(scene: ScrapeView) -> Values:
     jobs = jobs or ({run.job} if run is not None else set())
     rows = [(job, "" if run is None else run.id, scene.url) for job in sorted(jobs)[:_JOBS_TOLD]]
     return dict.fromkeys(rows, 1)
+
+
+def _unwell(scene: ScrapeView) -> Values:
+    """Of ranks that are not healthy and have a series of their own."""
+    healths, suspects = scene.view.result.rank_health, scene.suspects
+    unwell = (rank for rank, health in healths.items() if health is not RankHealth.HEALTHY)
+    worst = nsmallest(
+        scene.bounds.ranks, unwell, lambda r: (r not in suspects, -STATES[healths[r]], r)
+    )
+    return [(split_rank_name(rank), STATES[healths[rank]]) for rank in worst]
 
 
 def _last_commit(scene: ScrapeView) -> Values:
@@ -263,28 +262,23 @@ def _last_s(part: str) -> Fill:
 
 
 _OF_FLEET: Final[Metrics] = (
-    FLEET.gauge("job_info", "1, with the job's id as its ranks report it, its run, and the address "
-        "at which browsers reach this monitor (`--public-url`).", ("job_id", "run", "url"), _jobs,
-        series="1", absent="no rank was ever seen"),
-    FLEET.gauge("job_state", "What the page's headline says of the job, the worst highest: "
-        f"{_numbered(JOB_STATES)}.", (), lambda scene: JOB_STATES[scene.headline.state]),
-    FLEET.gauge("job_last_commit_timestamp_seconds",
-        "Unix time at which any rank last committed a step.", (), _last_commit,
-        absent="no rank that is here has committed one"),
-    FLEET.gauge("job_usual_commit_seconds",
-        "Usual seconds from commit to commit: the median of an hour in which nothing stood.", (),
-        lambda scene: scene.view.spent.usual_s, absent="it is not known yet"),
-    FLEET.gauge("job_loss", "Median of the finite losses that live ranks last reported.", (), _loss,
-        absent="no rank reports a finite loss"),
+    FLEET.gauge("job_info", "1, with the job's id, its run, and this monitor's public URL.",
+        ("job_id", "run", "url"), _jobs, series="1", absent="no rank"),
+    FLEET.gauge("job_state", f"The page's headline, the worst highest: {_numbered(JOB_STATES)}.",
+        (), lambda scene: JOB_STATES[scene.headline.state]),
+    FLEET.gauge("job_last_commit_timestamp_seconds", "Unix time of the last commit of any rank.",
+        (), _last_commit, absent="none is known"),
+    FLEET.gauge("job_usual_commit_seconds", "Usual seconds from commit to commit.", (),
+        lambda scene: scene.view.spent.usual_s, absent="not known yet"),
+    FLEET.gauge("job_loss", "Median of the finite losses of live ranks.", (), _loss,
+        absent="none is reported"),
     FLEET.gauge("ranks", "Registered ranks, by health.", ("health",),
         lambda scene: _tally(scene.view.result.rank_health.values(), RankHealth), series="12"),
     FLEET.gauge("groups", "Replica groups, by the health of their worst rank.", ("health",),
         lambda scene: dict(sorted(Counter(g.health for g in scene.view.groups).items())),
         series="at most 13", absent="healths that no group has"),
-    FLEET.gauge("rank_state", "Health of a rank that is not healthy, numbered as the group's.",
-        RANK, lambda scene: [
-            (split_rank_name(rank), STATES[health]) for rank, health in scene.unwell.items()],
-        absent="the rank is healthy"),
+    FLEET.gauge("rank_state", "Health of a rank, numbered as the group's.", RANK, _unwell,
+        absent="healthy"),
     FLEET.gauge("group_state", "Health of the group's worst rank, the worst highest: "
         f"{_numbered(STATES).replace('evicting', 'on its way out')}.", GROUP,
         _groups(lambda group, _: STATES.get(group.shown)),
@@ -483,8 +477,8 @@ _OF_INCIDENTS: Final[Metrics] = (
         absent="none is open"),
     INCIDENTS.gauge("incident_first_seen_timestamp_seconds",
         "Unix time at which an incident was first seen: open ones and those of the last hour, the "
-        "50 newest. Group, rank and host are those of its culprits or candidates, if they have one "
-        "in common. `did`: what is done about it, or the reason for which nothing is.",
+        "50 newest. Group, rank and host are its suspects', if one; `did`: what is done, or why "
+        "nothing is.",
         ("incident", "kind", "severity", "state", "replica_group", "rank", "host", "did"),
         _first_seen,
         series="at most 50", absent="none is open or of the last hour"),
@@ -524,9 +518,7 @@ _OF_INCIDENTS: Final[Metrics] = (
     GOODPUT.counter("effective_rank_seconds", "Rank-seconds that went into committed steps at the "
         "job's usual pace, since this monitor looks.", (),
         lambda scene: scene.view.spent.effective_s),
-    GOODPUT.counter("ineffective_rank_seconds", "Rank-seconds that did not, by cause: the kind of "
-        "the incident that stood, recovering, starting, checkpoint, evaluation, compile, "
-        "failed_commit, unexplained.", ("cause",),
+    GOODPUT.counter("ineffective_rank_seconds", "Rank-seconds that did not, by cause.", ("cause",),
         lambda scene: dict(sorted(scene.view.spent.ineffective_s.items())),
         series=f"at most {len(FAULTS) + 7}",
         absent="causes that cost nothing since this monitor looks"),
@@ -581,10 +573,9 @@ QUEUES: Final = KEPT.gauge("queue_length", "What waits: store (rows to be writte
     ("queue",), lambda queues: {name: size() for name, size in sorted(queues.items())},
     series="at most 5", absent="queues that this monitor has not")  # fmt: skip
 REFUSED: Final = KEPT.counter("registrations_refused", "Registrations refused, by reason: "
-    "superseded (by a newer incarnation), wait (its bearer is asked first), taken (it lives), "
-    "other job, over (its run is), refused (a Manager's name that is another group's), hasty (its "
-    "address brings more new ranks than one may), full (as many as this monitor takes), token "
-    "(wrong or missing).", ("reason",), lambda counts: dict(sorted(counts.items())),
+    "superseded, wait (its bearer is asked first), taken (it lives), other job, over (its run is), "
+    "refused (another group's name), hasty (too many new ranks of its address), full, token.",
+    ("reason",), lambda counts: dict(sorted(counts.items())),
     series="at most 9", absent="none was refused since the start")  # fmt: skip
 JOURNAL: Final = (  # of `Stats`
     KEPT.counter("journal_ticks", "Ticks written to the journal.", (), lambda now: now.ticks),

@@ -19,7 +19,7 @@ def render(*, write: bool) -> list[Path]:
         drill_downs.INCIDENTS, drill_downs.KEEPER,
     )  # fmt: skip
     made = {
-        GRAFANA / f"{board.uid.removeprefix('lightkeeper-')}.json": (
+        GRAFANA / f"{board.name}.json": (
             json.dumps(board.to_json(), indent=2, sort_keys=True) + "\n"
         )
         for board in boards

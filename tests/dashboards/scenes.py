@@ -98,13 +98,13 @@ def jobs(*, large: bool) -> tuple[Job, ...]:
     )
     vision = [at(900, gil("rg_1.0")), at(1500, slow("rg_2.0", 1.8)), at(1800, slow("rg_2.0", 1.0)),
               at(1900, gil("rg_0.0"))]  # fmt: skip
-    pretrain = [*(at(400, slow(rank, 1.4)) for rank in host), at(900, stop("rg_3.1"))]
+    pretrain = [*(at(150, slow(rank, 1.4)) for rank in host), at(400, stop("rg_3.1"))]
     return (
         Job("vision", 1, SimFleet(3, 1, [*vision, *_learns()], across=True, noise=0.05), here),
         Job("nightly", 2, PlainJob(3, (2000, _stands)), here),
         Job("pretrain", 3, SimFleet(groups, ranks, [*pretrain, *_learns()], across=True,
                                     noise=0.05, seed=3),
-            there, begins_s=1000, paused_s=(850.0, 1200.0), scraped=not large),
+            there, begins_s=1500, paused_s=(350.0, 700.0), scraped=not large),
         Job("gone", 4, SimFleet(2, 1, noise=0.05), here, ends_s=1500),
     )  # fmt: skip
 

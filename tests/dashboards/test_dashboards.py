@@ -230,16 +230,16 @@ def test_no_colours_are_turned_round_in_the_dark_theme(path):
 def test_every_colour_is_one_that_grafana_knows():
     hues = ("red", "orange", "yellow", "green", "blue", "purple")
     shades = ("", "dark-", "semi-dark-", "light-", "super-light-")
-    known_names = {f"{shade}{hue}" for hue in hues for shade in shades} | {GREY}
+    palette = {f"{shade}{hue}" for hue in hues for shade in shades} | {GREY}
     for path in PATHS:
         colours = re.findall(r'"(?:color|fixedColor|fill|iconColor)": "([^"]+)"', path.read_text())
-        assert set(colours) - known_names == set()
+        assert set(colours) - palette == set()
 
 
 def test_every_cause_of_lost_time_has_a_colour_of_its_own():
-    told_names = {"training", "cause not known yet", *map(str, Kind), "recovering", "starting",
+    causes = {"training", "cause not known yet", *map(str, Kind), "recovering", "starting",
             "checkpoint", "evaluation", "compile", "failed_commit", "unexplained"}  # fmt: skip
-    assert set(CAUSES) == told_names
+    assert set(CAUSES) == causes
     assert Counter(CAUSES.values()).most_common(1)[0][1] == 1
 
 

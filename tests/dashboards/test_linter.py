@@ -36,8 +36,8 @@ def test_panel_units(path):
     for panel in panels(load(path)):
         defaults = panel["fieldConfig"]["defaults"]
         unit = defaults["unit"]
-        known_names = {"none", "short", "s", "bytes", "percentunit"}
-        assert unit in known_names or unit.startswith("suffix:")
+        units = {"none", "short", "s", "bytes", "percentunit"}
+        assert unit in units or unit.startswith("suffix:")
         assert defaults["noValue"], panel["title"]
 
 

@@ -108,9 +108,9 @@ def test_a_chosen_job_is_shown_alone(prom):
             if panel["title"] in {"Jobs", "Alerts"}:
                 continue
             for answer in asked.panel(panel):
-                told_names = str([row["labels"] for row in answer["rows"]])
+                labels = str([row["labels"] for row in answer["rows"]])
                 for other in ("stuck", "rg_2", "'job'", "10.0.1.1", "10.0.3.1"):
-                    assert other not in told_names, (name, panel["title"])
+                    assert other not in labels, (name, panel["title"])
 
 
 def test_at_night_the_first_row_says_whose_turn_it_is(prom):
@@ -195,8 +195,8 @@ def test_the_worst_group_is_the_first_band(prom):
 def test_each_rank_has_one_row_among_the_slowest(prom):
     slow = Seen(prom, "stragglers", "lucky")
     for query in "ABC":
-        answers_found = slow.column("Slowest ranks now", query, "replica_group", "rank", "__name__")
-        assert set(answers_found) == {("rg_0", "0", ""), ("rg_1", "0", "")}
+        rows = slow.column("Slowest ranks now", query, "replica_group", "rank", "__name__")
+        assert set(rows) == {("rg_0", "0", ""), ("rg_1", "0", "")}
 
 
 def test_a_healthy_job_has_a_goodput_near_one_and_no_more_time_than_ranks(prom):

@@ -11,7 +11,7 @@ from lightkeeper.dashboards.selectors import (
     ZERO,
     events,
     grown,
-    keeper_of,
+    keeper_state,
     worst_first,
 )
 from tests.dashboards.boards import filled
@@ -135,6 +135,6 @@ def test_the_keeper_says_the_worst_that_keeps_it_from_acting(tmp_path, differs, 
         if value is not None
     }
     (code,) = [int(code) for code, (text, _) in KEEPER_STATE.items() if text == said]
-    expr = f"label_replace(max({keeper_of()}) or vector(7), 'kind', 'hang', '', '')"
+    expr = f"label_replace(max({keeper_state()}) or vector(7), 'kind', 'hang', '', '')"
 
     evaluate(tmp_path, expr, "1m", code, **series)

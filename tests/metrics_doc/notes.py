@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-_NO_STEPS: Final = "the rank never reported a step"
-_NO_TORCHFT: Final = "the rank has not done it yet, or is not TorchFT"
+_NO_STEPS: Final = "no step reported"
+_NO_TORCHFT: Final = "not done yet, or not TorchFT"
 _NO_GROUPS: Final = "the rank was in no collective yet"
 
 _RANK_STEPS: Final = (

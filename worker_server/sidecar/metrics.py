@@ -187,9 +187,8 @@ class RankCollector(Collector):
         name, step = report.identity, report.step
         who = (name.job, name.group, str(name.group_rank))
         yield _one(_GAUGE, "alive", "1 while the rank's process lives", who, report.process.alive)
-        yield _one(_GAUGE, "process_state", "what the kernel says of the process: 0 it ended, 1 it"
-                   " runs or sleeps, 2 it waits for a device (D), 3 a tracer stops it, 4 a signal",
-                   who, _process_state(report.process))  # fmt: skip
+        yield _one(_GAUGE, "process_state", "0 ended, 1 lives, 2 waits for a device (D), 3 stopped"
+                   " by a tracer, 4 by a signal", who, _process_state(report.process))  # fmt: skip
         yield _one(_GAUGE, "unhooked_functions",
                    "functions of TorchFT's that this version does not have",
                    who, len(report.unhooked))  # fmt: skip
@@ -203,9 +202,8 @@ class RankCollector(Collector):
                         (((key,), step.seconds[key]) for key in sorted(step.seconds)),
                         "phase")  # fmt: skip
             since_s = time.time() - step.phase_age_s
-            yield _rows(_GAUGE, "phase_since_timestamp_seconds",
-                        "wall-clock time since which the rank is in its present phase", who,
-                        [((step.phase,), since_s)], "phase")  # fmt: skip
+            yield _rows(_GAUGE, "phase_since_timestamp_seconds", "when its present phase began",
+                        who, [((step.phase,), since_s)], "phase")  # fmt: skip
             yield _rows(_COUNTER, "user", "counters of the user's own", who,
                         (((key,), step.counters[key]) for key in sorted(step.counters)),
                         "counter")  # fmt: skip

@@ -66,11 +66,11 @@ class Asked:
     def _options(self, variable: Mapping[str, Any]) -> list[str]:
         asked = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"])
         assert asked is not None, variable["query"]
-        frames_found = self._prom.api(
+        values = self._prom.api(
             f"label/{asked[2]}/values",
             **{"match[]": self.filled(asked[1], 60)}, **self._span(),
         )  # fmt: skip
-        return [str(value) for value in frames_found]
+        return [str(value) for value in values]
 
     def _span(self) -> dict[str, str]:
         end_s = self._chosen.end_s

@@ -24,7 +24,7 @@ from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway,
 from lightkeeper.monitor.model.run import Run
 from lightkeeper.monitor.model.verdict import RankHealth
 from lightkeeper.monitor.show import metrics as page_metrics
-from lightkeeper.monitor.show.metrics import JOB_STATES, STATES, Bounds, ScrapeView, ViewCollector
+from lightkeeper.monitor.show.metrics import JOB_STATES, STATES, Bounds, ViewCollector
 from lightkeeper.worker_server import wire
 from tests.changed import replace
 from tests.monitor.samples import ENTRY, EVICTION, away, incident, seen, view
@@ -159,10 +159,12 @@ def test_of_equal_ranks_the_healthy_have_no_state_of_their_own() -> None:
     assert 'lightkeeper_rank_state{rank="0",replica_group="rg_0"}' not in whole()
     ranks = {RankName(f"rg_0.{number}"): RankHealth.WAITING for number in range(9)}
     ranks[RankName("rg_0.7")] = RankHealth.STALLED
-    few = ScrapeView(view(health=ranks), Bounds(ranks=2))
-    assert few.unwell == {
-        RankName("rg_0.7"): RankHealth.STALLED, RankName("rg_0.0"): RankHealth.WAITING,
-    }  # fmt: skip
+    metrics = new_page()
+    metrics.register(ViewCollector(lambda: view(health=ranks), Bounds(ranks=2)))
+    text = generate_latest(metrics).decode()
+    assert re.findall(r'^lightkeeper_rank_state{rank="(\d)".*} (\d+)', text, re.MULTILINE) == [
+        ("7", str(STATES["stalled"])), ("0", str(STATES["waiting"])),
+    ]  # fmt: skip
 
 
 def test_the_last_commit_and_the_loss_are_known_without_a_rank_being_scraped() -> None:
