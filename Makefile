@@ -128,7 +128,7 @@ dashboards: setup  ## render the committed Grafana JSON again, and the rules as 
 	$(BIN)/python -m tests.dashboards.render
 	$(BIN)/python -m tests.dashboards.operator_rules
 
-openapi: setup  ## write the WorkerServer's OpenAPI document again
+openapi: setup  ## write the OpenAPI documents of WorkerServer and monitor again
 	$(BIN)/python -m tests.openapi
 
 docs: setup  ## the pages as a site, into build/site; a warning is an error
