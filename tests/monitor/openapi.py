@@ -18,7 +18,7 @@ from typing import Any, Final
 from flask import Flask
 from werkzeug.routing import Rule
 
-from lightkeeper.monitor.decide.accounts import WORDS
+from lightkeeper.monitor.decide.accounts import _SPAN, WORDS
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.incident import BundleView, State
 from lightkeeper.monitor.model.run import Run
@@ -93,7 +93,10 @@ _OF_PATH: Final[Mapping[tuple[str, str], Schema]] = {
     ("/v1/groups", "sort"): {"type": "string", "enum": list(GROUP_ORDERS)},
     ("/v1/top", "sort"): {"type": "string", "enum": list(RANK_ORDERS)},
     ("/v1/top", "width"): {"type": "integer", "minimum": 1, "maximum": 10_000_000},
-    ("/v1/incidents", "since"): {"type": "string", "pattern": "^([1-9][0-9]{0,3}[smhdw])?$"},
+    ("/v1/incidents", "since"): {"type": "string", "pattern": rf"^\s*{_SPAN.pattern}\s*$|^$"},
+        "type": "string",
+        "pattern": r"^\s*([0-9]+(\.[0-9]+)?)([smhdw]?)\s*$|^$",
+    },
     ("/v1/incidents", "limit"): {"type": "integer", "minimum": 1, "maximum": 10_000},
     ("/v1/admission", "host"): {"type": "string", "minLength": 1},
 }
