@@ -71,7 +71,14 @@ _WHAT: Final = {
     "DELETE /v1/quarantine/{name}": "let a host in again",
     "DELETE /v1/quarantine/groups/{name}": "let a replica group in again",
     "POST /v1/groups/{group}/evict": "evict a replica group now",
-    "POST /v1/incidents/{incident_id}/close": "close that of a group that stays away",
+    "/v1/silences": "silences that hold",
+    "POST /v1/silences": "send no messages about what matches, for a time",
+    "DELETE /v1/silences/{name}": "end a silence",
+    "POST /v1/incidents/{prefix}/ack": "acknowledge an incident",
+    "POST /v1/incidents/{prefix}/assign": "to somebody",
+    "POST /v1/incidents/{prefix}/comment": "a line of text",
+    "POST /v1/incidents/{prefix}/resolve": "with a reason",
+    "POST /v1/incidents/{prefix}/label": "was it right?",
     "POST /v1/policy/reload": "read the policy file again",
     "POST /v1/pause": "evict nobody for now",
     "DELETE /v1/pause": "evict again",
@@ -94,9 +101,6 @@ _OF_PATH: Final[Mapping[tuple[str, str], Schema]] = {
     ("/v1/top", "sort"): {"type": "string", "enum": list(RANK_ORDERS)},
     ("/v1/top", "width"): {"type": "integer", "minimum": 1, "maximum": 10_000_000},
     ("/v1/incidents", "since"): {"type": "string", "pattern": rf"^\s*{_SPAN.pattern}\s*$|^$"},
-        "type": "string",
-        "pattern": r"^\s*([0-9]+(\.[0-9]+)?)([smhdw]?)\s*$|^$",
-    },
     ("/v1/incidents", "limit"): {"type": "integer", "minimum": 1, "maximum": 10_000},
     ("/v1/admission", "host"): {"type": "string", "minLength": 1},
 }
@@ -115,6 +119,9 @@ _ORDER: Final[Schema] = {
     "properties": {
         "reason": {"type": "string", "maxLength": 500},
         "author": {"type": "string", "maxLength": 80},
+        "text": {"type": "string", "maxLength": 1000},
+        "to": {"type": "string", "maxLength": 80},
+        "right": {"type": "boolean"},
         "hours": {"type": "number", "exclusiveMinimum": 0, "maximum": 8760},
     },
 }  # fmt: skip
@@ -162,10 +169,10 @@ def document() -> Schema:
 
 def _operation(app: Flask, rule: Rule, path: str, method: str) -> Schema:
     what = _WHAT[path if method == "GET" else f"{method} {path}"]
-    groups = "_of_group" if "/groups/{name}" in path else ""
+    which = [rule.endpoint.rpartition(".")[2], *map(str, (rule.defaults or {}).values())]
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     operation: Schema = {
-        "operationId": rule.endpoint.rpartition(".")[2] + groups,
+        "operationId": "_".join(which),
         "summary": what,
         "security": [{}, {"token": []}] if method == "GET" else [{"token": []}],
         "parameters": list(_parameters(rule, path, method)),
@@ -181,7 +188,7 @@ def _operation(app: Flask, rule: Rule, path: str, method: str) -> Schema:
 
 
 def _parameters(rule: Rule, path: str, method: str) -> Iterator[Schema]:
-    for name in sorted(rule.arguments - {"scope"}):
+    for name in sorted(rule.arguments - {*(rule.defaults or {})}):
         schema = {"type": "string", "minLength": 1}
         if name == "what":
             schema = {"type": "string", "enum": sorted(reading._PAGES)}

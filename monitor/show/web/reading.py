@@ -90,8 +90,8 @@ PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "/v1/top": (*_ROWS, "height"),
     "/v1/incidents": (*WORDS, "limit", *_SHOWN),
     **dict.fromkeys(
-        ("/v1/status", "/v1/runs", "/v1/policy", "/v1/incidents/<prefix>", "/v1/quarantine",
-         "/v1/quarantine/<name>", "/v1/quarantine/groups/<name>"), _SHOWN
+        ("/v1/status", "/v1/runs", "/v1/policy", "/v1/silences", "/v1/incidents/<prefix>",
+         "/v1/quarantine", "/v1/quarantine/<name>", "/v1/quarantine/groups/<name>"), _SHOWN
     ),
 }  # fmt: skip
 """Route -> its parameters, where others are refused; a launcher's question is always answered."""
