@@ -131,7 +131,7 @@ dashboards: setup  ## render the committed files for Grafana again: dashboards, 
 dashboard-pictures: setup  ## every dashboard over simulated fleets, drawn by Grafana's libraries (npm and chromium; 20 minutes, then 5; ARGS="--small --only fleet")
 	$(BIN)/python -m tests.dashboards.pictures $(ARGS)
 
-openapi: setup  ## write the WorkerServer's OpenAPI document again
+openapi: setup  ## write the OpenAPI documents of WorkerServer and monitor again
 	$(BIN)/python -m tests.openapi
 
 docs: setup  ## the pages as a site, into build/site; a warning is an error

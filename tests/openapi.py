@@ -205,5 +205,8 @@ def text() -> str:
 
 
 if __name__ == "__main__":
-    FILE.write_text(text())
-    print(FILE)
+    from tests.monitor import openapi
+
+    for file, content in ((FILE, text()), (openapi.FILE, openapi.text())):
+        file.write_text(content)
+        print(file)

@@ -30,6 +30,10 @@ CONFIG = {
 def look():
     schema = schemathesis.openapi.from_dict(document(), config=SchemathesisConfig.from_dict(CONFIG))
     schema.app = app_of(FakeBox())
+    return findings_of(schema)
+
+
+def findings_of(schema):
     checked, findings = 0, []
     for event in from_schema(schema).execute():
         if isinstance(event, events.NonFatalError | events.FatalError):

@@ -149,6 +149,7 @@ def app_context() -> AppContext:
 
 log = logging.getLogger(__name__)
 
+PLAIN: Final = "text/plain; charset=utf-8"
 BODY_MAX_BYTES: Final = 64 * 1024
 
 
@@ -162,6 +163,10 @@ class HttpRefusal(Exception):  # noqa: N818 - an answer, not an error
 
 
 def answer(body: Mapping[str, Any], status: int = 200) -> Response:
+    """JSON; what it has as `text` with `?format=text`."""
+    if request.args.get("format") == "text" and "text" in body:
+        more = [f"and {body['more']:,} more"] if body.get("more") else []
+        return Response("\n".join([*body["text"], *more, ""]), content_type=PLAIN)
     return Response(dump(body), status, content_type="application/json")
 
 

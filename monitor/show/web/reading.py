@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -49,6 +50,7 @@ from lightkeeper.monitor.show.terminal.tables import (
     badness,
 )
 from lightkeeper.monitor.show.web.answers import (
+    PLAIN,
     HttpRefusal,
     answer,
     app_context,
@@ -68,7 +70,7 @@ from lightkeeper.worker_server.wire import (
     PATH_STEPS,
 )
 
-_PLAIN: Final = "text/plain; charset=utf-8"
+_DOCUMENT: Final = Path(__file__).with_name("openapi.json")
 _STALE_TICKS = 5.0
 _STALE_LEAST_S = 10.0
 _STUCK_TICKS = 30.0
@@ -78,6 +80,39 @@ _STUCK_LEAST_S = 120.0
 
 reading = Blueprint("reading", __name__)
 """What people, launchers and Prometheus read."""
+
+_SHOWN: Final = ("format", "width", "raw")
+_ROWS: Final = ("group", "host", "unhealthy", "sort", "limit", "wide", *_SHOWN)
+PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "/v1/snapshot": ("raw",),
+    **dict.fromkeys(("/v1/groups", "/v1/ranks"), _ROWS),
+    "/v1/hosts": ("host", "unhealthy", "limit", *_SHOWN),
+    "/v1/top": (*_ROWS, "height"),
+    "/v1/incidents": (*WORDS, "limit", *_SHOWN),
+    **dict.fromkeys(
+        ("/v1/status", "/v1/runs", "/v1/policy", "/v1/silences", "/v1/incidents/<prefix>",
+         "/v1/quarantine", "/v1/quarantine/<name>", "/v1/quarantine/groups/<name>"), _SHOWN
+    ),
+}  # fmt: skip
+"""Route -> its parameters, where others are refused; a launcher's question is always answered."""
+
+
+_WORDS: Final = {
+    "format": ("json", "text"), **dict.fromkeys(("raw", "unhealthy", "wide"), ("0", "1"))
+}  # fmt: skip
+
+
+def check_parameters() -> None:
+    """Refuse what would be ignored: a typo must not seem to be obeyed."""
+    rule, of_rank = request.url_rule, (request.view_args or {}).get("what")
+    allowed = PARAMETERS.get("" if rule is None else rule.rule, ())
+    if of_rank in _PAGES:
+        allowed = _PAGES[of_rank].parameters
+    for name, value in request.args.items() if request.method == "GET" and allowed else ():
+        words = _WORDS.get(name, (value,)) if name in allowed else ()
+        if value not in words:
+            said = f"{name} is {value!r:.80}" if words else f"no such parameter: {name!r:.80}"
+            raise HttpRefusal(400, f"{said}, expected {', '.join(words or allowed)}")
 
 
 @reading.get("/v1/snapshot")
@@ -103,7 +138,7 @@ _MOST: Final = 10_000_000
 def _rows(what: str, rows: Sequence[Row]) -> Response:
     """Those that are asked for, as objects or, with `width`, as lines of text."""
     view = app_context().view()
-    width = _number("width", least=0)
+    width = _width()
     alone = view is not None and view.alone
     return answer(rows_to_json(what, rows, _asked(what, rows), width, watch_only=alone))
 
@@ -152,7 +187,7 @@ def get_incidents() -> Response:
             "totals": to_plain(view.totals(incidents)),
         }
 
-    if any(request.args.get(word) for word in (*WORDS, "width")):
+    if any(request.args.get(word) for word in (*WORDS, "width", "format")):
         return _texted("incidents", body(the_view()))
     return _rendered(f"incidents {limit}", body)
 
@@ -172,7 +207,7 @@ def get_status() -> Response:
 
 def _texted(name: str, body: Mapping[str, Any]) -> Response:
     """With `width` also as lines of text of at most so many cells (0: of any length)."""
-    width = _number("width", least=0)
+    width = _width()
     more = {} if width is None else {"text": _screen(name, body, width or None)}
     return answer({**body, **more})
 
@@ -190,7 +225,7 @@ def _status() -> dict[str, Any]:
 def status_text() -> Response:
     """The status as text, for clients without HTML such as curl."""
     lines = [*_screen("status", _status()), _INDEX.format(url=request.host_url.rstrip("/"))]
-    return Response("\n".join(lines), content_type=_PLAIN)
+    return Response("\n".join(lines), content_type=PLAIN)
 
 
 @reading.get("/v1/admission")
@@ -314,6 +349,11 @@ def service_discovery() -> Response:
     return Response(dump(entries), content_type="application/json")
 
 
+@reading.get("/openapi.json")
+def openapi() -> Response:
+    return Response(_DOCUMENT.read_bytes(), content_type="application/json")
+
+
 @reading.get("/metrics")
 def metrics() -> Response:
     body, content_type = metrics_page(app_context().metrics, request.headers.get("Accept", ""))
@@ -377,15 +417,23 @@ def _standing() -> dict[str, Any]:
     return {"role": "active" if lease is None else lease["role"], "lease": lease}
 
 
-def _number(name: str, *, least: int = 1, most: int = _MOST) -> int | None:
-    """A whole number that the request brings; None: it does not.
+def _width() -> int | None:
+    """Cells of a line of text (0: any number); None: no text is asked for."""
+    usual = 0 if request.args.get("format") == "text" else None
+    return _number("width", least=0, usual=usual)
+
+
+def _number(
+    name: str, *, least: int = 1, most: int = _MOST, usual: int | None = None
+) -> int | None:
+    """A whole number that the request brings, or the usual one.
 
     Raises:
         HttpRefusal: it is none, or not within these bounds.
     """
     text = request.args.get(name)
     if text is None:
-        return None
+        return usual
     if not text.isascii() or not text.isdigit() or not least <= int(text[:9]) <= most:
         raise HttpRefusal(400, f"{name} is {text!r}, expected {least} to {most}")
     return int(text)
