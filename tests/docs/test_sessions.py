@@ -44,6 +44,7 @@ FOREIGN = {
     "make": "minutes to hours; its targets are known",
     **dict.fromkeys(("pip", "python3.11"), "needs the network"),
     **dict.fromkeys(("kubectl", "docker"), "needs a cluster: tests/examples/test_kubernetes.py"),
+    "helm": "needs a cluster: tests/charts",
     **dict.fromkeys(("srun", "sbatch", "scontrol", "sacctmgr"),
                     "needs Slurm: tests/examples/test_slurm.py"),
     "systemctl": "needs systemd: tests/examples/test_systemd.py",

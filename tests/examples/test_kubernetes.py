@@ -569,8 +569,8 @@ def test_it_scrapes_what_the_example_for_a_plain_prometheus_scrapes(scraped):
     [pod] = matched(scraped, "train", gate["spec"]["selector"]["matchLabels"])
     ports = {port["name"]: port["containerPort"] for port in container_of(pod)["ports"]}
     assert ports[gate["spec"]["podMetricsEndpoints"][0]["port"]] == 8471
-    [found] = ranks["spec"]["httpSDConfigs"]
-    assert found["url"] == "http://lightkeeper.lightkeeper:8470/v1/sd"
+    [discovery] = ranks["spec"]["httpSDConfigs"]
+    assert discovery["url"] == "http://lightkeeper.lightkeeper:8470/v1/sd"
     assert ranks["spec"]["authorization"]["credentials"]["name"] == "lightkeeper-token"
 
     example = yaml.safe_load((DASHBOARDS / "prometheus/prometheus.example.yml").read_text())
@@ -587,7 +587,7 @@ def test_it_scrapes_what_the_example_for_a_plain_prometheus_scrapes(scraped):
     )
     [listed] = plain["lightkeeper-ranks"]["http_sd_configs"]
     assert (listed["refresh_interval"], listed["url"].rpartition("8470")[2]) == (
-        found["refreshInterval"], "/v1/sd",
+        discovery["refreshInterval"], "/v1/sd",
     )  # fmt: skip
 
 

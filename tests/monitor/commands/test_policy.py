@@ -72,12 +72,12 @@ def test_of_several_files_each_is_said_to_be_good_or_what_is_wrong(file: Path, c
     ]  # fmt: skip
     assert main([*words, "--format", "json"]) == 2
     text, read = capsys.readouterr().out, json.JSONDecoder().raw_decode
-    told = []
+    answers = []
     while text := text.lstrip():
         body, end = read(text)
         text = text[end:]
-        told.append((body["file"], body["ok"]))
-    assert told == [(str(others[0]), False), (str(file), True), (str(others[1]), False)]
+        answers.append((body["file"], body["ok"]))
+    assert answers == [(str(others[0]), False), (str(file), True), (str(others[1]), False)]
 
 
 def test_before_a_commit_the_hook_checks_the_policy_files(file: Path, tmp_path, capsys) -> None:
