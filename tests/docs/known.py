@@ -12,9 +12,12 @@ import warnings
 from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
+from itertools import pairwise
+from typing import Any
 from unittest import mock
 
 import click
+import yaml
 from flask import Flask
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 from werkzeug.routing import Map, Rule
@@ -187,10 +190,22 @@ def command(typed: Command) -> None:
         pip(words)
     elif program in {"python", "python3", "python3.11", "pytest", "sh", "torchrun", "srun"}:
         nested(words)
+    elif program == "helm":
+        chart(words)
     elif program not in FOREIGN | {"export", "SUBSTITUTED"}:
         raise Wrong(f"{program} is no program that we know")
     for word in typed.words:
         path(word)
+
+
+def chart(words: list[str]) -> None:
+    """Values of the chart."""
+    for flag, setting in pairwise(words):
+        value: Any = yaml.safe_load((ROOT / "charts/lightkeeper/values.yaml").read_text())
+        for part in setting.partition("=")[0].split(".") if flag == "--set" else ():
+            if part not in value:
+                raise Wrong(f"the chart has no value {setting}")
+            value = value[part]
 
 
 def nested(words: list[str]) -> None:

@@ -15,7 +15,7 @@ import yaml
 
 from lightkeeper.dashboards import committed
 from lightkeeper.trainer import options as trainer_options
-from tests.dashboards import operator_rules as written
+from tests.dashboards import rules as written
 from tests.examples.fleet import KUBERNETES, kustomize, new_overlay, render
 from tests.monitor.commands.parsing import parsed
 
@@ -462,11 +462,7 @@ def test_monitor_and_gate_understand_their_arguments(fleet):
 
 
 def test_every_variable_that_is_set_is_one_that_is_read(fleet):
-    files = [
-        path
-        for name in ("worker_server", "monitor", "gate")
-        for path in (ROOT / name).rglob("*.py")
-    ]
+    files = [path for name in ("worker_server", "monitor") for path in (ROOT / name).rglob("*.py")]
     sources = "\n".join(path.read_text() for path in files)
     variables = {variable["name"] for pod in groups(fleet) for variable in container_of(pod)["env"]}
     for namespace in ("train", "lightkeeper"):
@@ -573,8 +569,8 @@ def test_it_scrapes_what_the_example_for_a_plain_prometheus_scrapes(scraped):
     [pod] = matched(scraped, "train", gate["spec"]["selector"]["matchLabels"])
     ports = {port["name"]: port["containerPort"] for port in container_of(pod)["ports"]}
     assert ports[gate["spec"]["podMetricsEndpoints"][0]["port"]] == 8471
-    [names_found] = ranks["spec"]["httpSDConfigs"]
-    assert names_found["url"] == "http://lightkeeper.lightkeeper:8470/v1/sd"
+    [discovery] = ranks["spec"]["httpSDConfigs"]
+    assert discovery["url"] == "http://lightkeeper.lightkeeper:8470/v1/sd"
     assert ranks["spec"]["authorization"]["credentials"]["name"] == "lightkeeper-token"
 
     example = yaml.safe_load((DASHBOARDS / "prometheus/prometheus.example.yml").read_text())
@@ -591,7 +587,7 @@ def test_it_scrapes_what_the_example_for_a_plain_prometheus_scrapes(scraped):
     )
     [listed] = plain["lightkeeper-ranks"]["http_sd_configs"]
     assert (listed["refresh_interval"], listed["url"].rpartition("8470")[2]) == (
-        names_found["refreshInterval"], "/v1/sd",
+        discovery["refreshInterval"], "/v1/sd",
     )  # fmt: skip
 
 

@@ -32,8 +32,8 @@ def steps(name: str) -> list[dict[str, Any]]:
 
 def script(words: str) -> str:
     """The one step of a release that has these words."""
-    [names_found] = [step["run"] for step in steps("release.yml") if words in step.get("run", "")]
-    return names_found
+    [run] = [step["run"] for step in steps("release.yml") if words in step.get("run", "")]
+    return run
 
 
 def play(words: str, folder: Path) -> None:

@@ -107,8 +107,8 @@ def assert_silent(monitor_url: str, folder: Path) -> None:
     """No alert fires while this fleet goes on; if it stood still instead, that would be told."""
     looks = [look(monitor_url)]
     wait_for(lambda: _looked(monitor_url, looks), within_s=90, what="it commits")
-    told_alerts = alarms(drawn_out(looks), folder)
-    assert not told_alerts, told_alerts
+    firing = alarms(drawn_out(looks), folder)
+    assert not firing, firing
     assert "LightkeeperTrainingStandsStill" in alarms(drawn_out(looks, stands=True), folder)
 
 

@@ -16,7 +16,7 @@ from tests.waiting import wait_for
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(330),
+    pytest.mark.timeout(400),
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Prometheus"),
 ]
 

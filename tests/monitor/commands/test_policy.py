@@ -72,12 +72,12 @@ def test_of_several_files_each_is_said_to_be_good_or_what_is_wrong(file: Path, c
     ]  # fmt: skip
     assert main([*words, "--format", "json"]) == 2
     text, read = capsys.readouterr().out, json.JSONDecoder().raw_decode
-    told_lines = []
+    answers = []
     while text := text.lstrip():
         body, end = read(text)
         text = text[end:]
-        told_lines.append((body["file"], body["ok"]))
-    assert told_lines == [(str(others[0]), False), (str(file), True), (str(others[1]), False)]
+        answers.append((body["file"], body["ok"]))
+    assert answers == [(str(others[0]), False), (str(file), True), (str(others[1]), False)]
 
 
 def test_before_a_commit_the_hook_checks_the_policy_files(file: Path, tmp_path, capsys) -> None:
@@ -154,12 +154,12 @@ def test_a_hangup_reads_the_file_again_and_a_bad_one_is_logged(tmp_path: Path, f
         file.write_text("[guards]\nbudget_per_hour = 'x'\n")
         monitor.process.send_signal(signal.SIGHUP)
 
-        def told_lines() -> bool:
+        def told() -> bool:
             return any(
                 "the policy was not" in trouble for trouble in monitor.get("/healthz")["degraded"]
             )
 
-        wait_until(told_lines, 10, "the trouble")
+        wait_until(told, 10, "the trouble")
         assert monitor.get("/v1/policy")["guards"]["budget_per_hour"]["value"] == 3
         body = {"reason": "rack 7"}
         assert monitor.call("POST", "/v1/pause", json=body).status_code == 200
