@@ -9,3 +9,6 @@ monitor and gate exchange: whom to refuse, who is there), `calls` (who calls, an
 `quorum_ids`, `upstream` (the Lighthouse), `proxy` (clients and their calls), `listener` (new
 clients), `overlap` (one gate follows another), `serve` (the process: what outlives it, admin port).
 """
+
+if __name__ != "lightkeeper.gate":
+    raise ImportError(f"`{__name__}` is `lightkeeper.gate` now", name=__name__)

@@ -102,10 +102,13 @@ def test_every_alert_fires_and_reaches_whom_its_severity_says(pagers, tmp_path) 
                 )
 
             wait_for(arrived, within_s=60, what="everybody is told")
-            listed = requests.get(f"{url}/api/v2/alerts", timeout=10).json()
-            quiet = {alert["labels"]["alertname"] for alert in listed
-                     if alert["status"]["state"] == "suppressed"}  # fmt: skip
-            assert quiet == INHIBITED
+
+            def quiet() -> set[str]:
+                listed = requests.get(f"{url}/api/v2/alerts", timeout=10).json()
+                return {alert["labels"]["alertname"] for alert in listed
+                        if alert["status"]["state"] == "suppressed"}  # fmt: skip
+
+            wait_for(lambda: quiet() == INHIBITED, within_s=60, what="one is held back")
     texts = [attachment["text"] for body in pagers.bodies("/slack")
              for attachment in body["attachments"]]  # fmt: skip
     assert all("http://127.0.0.1:8470/runbooks#" in text for text in texts)

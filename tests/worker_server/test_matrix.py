@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -87,6 +88,9 @@ def check_record(culprit, fate):
 
 def check_stacks(culprit, fate):
     status, text = culprit.ask(wire.PATH_STACKS)
+    if status == 410 and fate in ("sigkill", "exception") and sys.version_info < (3, 12):
+        assert "no stacks were taken before it died" in text  # it moved: see test_thread_race.py
+        return
     assert status == 200, text
     assert "gloo_parent.py" in text
     if fate in ("hung", "gil", "sigstop", "segfault"):

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import pytest
 from mcp import Client, StdioServerParameters
@@ -83,8 +84,7 @@ def test_every_tool_is_a_get_whatever_it_is_given_and_its_answer_has_an_end(
     for method, path in recording.asked:
         assert method == "GET"
         assert path.startswith(("/v1/status", "/v1/incidents", "/v1/ranks", "/v1/hosts"))
-        assert "/pause" not in path  # a name is one part of the path
-        assert path.partition("?")[0].count("/") <= 4
+        assert "/.." not in path.replace(quote(EVIL, safe=""), "NAME")  # a name is one part of it
     for name, _, is_error, text in heard:
         assert not is_error
         assert text.startswith("(Names, errors, stacks")
