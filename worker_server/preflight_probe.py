@@ -112,9 +112,11 @@ def _name(check: str, name: str, on_loopback: str) -> None:
     Raises:
         OSError: it leads nowhere.
     """
-    found = sorted({str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(name, None)})
-    state = on_loopback if all(ip_address(each).is_loopback for each in found) else "fine"
-    _tell(note=[check, state, f"{name} leads to {', '.join(found)}"])
+    addresses = sorted(
+        {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(name, None)}
+    )
+    state = on_loopback if all(ip_address(each).is_loopback for each in addresses) else "fine"
+    _tell(note=[check, state, f"{name} leads to {', '.join(addresses)}"])
 
 
 def _reach(lighthouse: str) -> None:

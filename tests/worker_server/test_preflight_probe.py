@@ -67,8 +67,8 @@ def test_only_a_host_that_needs_repair_is_bad_by_its_witnesses(said):
 def test_a_store_on_loopback_is_bad_where_several_hosts_need_it(
     said, monkeypatch, addresses, state
 ):
-    found = [(0, 0, 0, "", (address, 0)) for address in addresses]
-    monkeypatch.setattr(probe.socket, "getaddrinfo", lambda *_: found)
+    rows = [(0, 0, 0, "", (address, 0)) for address in addresses]
+    monkeypatch.setattr(probe.socket, "getaddrinfo", lambda *_: rows)
     probe._guarded("store's name", partial(probe._name, "store's name", "head", "bad"))
     (note,) = said()
     assert note[:2] == ("store's name", state)

@@ -58,7 +58,7 @@ def answer_text(answer: object, rows: int) -> str:
     raise NotImplementedError(type(answer).__name__)
 
 
-def _page(head: Iterable[str], *tables: Iterable[str]) -> str:
+def _page(head: Iterable[str | None], *tables: Iterable[str]) -> str:
     """An empty line is between two tables."""
     lines = list(filter(None, head))
     for number, table in enumerate(tables):
