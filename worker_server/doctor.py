@@ -11,8 +11,10 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -33,6 +35,13 @@ _TRIED: Final[Mapping[str, tuple[str, ...]]] = {
     "torchft": ("0.2", "2026."),
 }
 """Prefixes of the versions that the tests ran with (docs/versions.md)."""
+_ENTRIES_LEAST: Final = 200
+_CLOCK_S: Final = 2.0
+"""Records of two hosts are ordered by their clocks."""
+_NAMED_S: Final = 32.0
+"""When the slowest of the usual hangs is named (docs/detection.md); eviction takes 6 s more."""
+_BLOCKED_S: Final = 12.0
+"""When a rank that two stacks show blocked is named: 9 s (docs/detection.md), and some for load."""
 _MARKS: Final = {
     FAILED: ("✕", "red"),
     WARNING: ("▲", "yellow"),
@@ -179,6 +188,67 @@ def of_settings(rank: RankHere) -> Iterator[DoctorFinding]:
         yield DoctorFinding("token", OK, "set")
 
 
+def of_buffers(rank: RankHere) -> Iterator[DoctorFinding]:
+    """Torch's recorders have to be on."""
+    check, default = "flight recorder's size", rank.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE")
+    text = rank.environ.get("TORCH_FR_BUFFER_SIZE", default or "2000")
+    entries = int(text) if text.isdigit() else 0
+    if entries >= _ENTRIES_LEAST:
+        yield DoctorFinding(check, OK, text)
+        return
+    state, what = (WARNING, "holds hardly a step") if entries else (FAILED, "is off")
+    do = "unset TORCH_FR_BUFFER_SIZE, or set 2000 or more"
+    yield DoctorFinding(check, state, f"{text}: torch's recorder {what}", do)
+
+
+def of_timeouts(rank: RankHere) -> Iterator[DoctorFinding]:
+    """TorchFT's timeouts should outlast the naming of a hang, and the watchdog both."""
+
+    def seconds(name: str, default: float) -> float:
+        with suppress(ValueError):
+            return float(rank.environ.get(name) or default)
+        return default
+
+    quorum_s = seconds("TORCHFT_QUORUM_TIMEOUT_SEC", 60.0)
+    work_s = seconds("TORCHFT_TIMEOUT_SEC", 60.0)
+    watchdog_s = seconds("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", 480.0)
+    said = (
+        f"TorchFT's collectives {work_s:g} s, quorum {quorum_s:g} s; NCCL's watchdog "
+        f"{watchdog_s:g} s"
+    )
+    state, do = OK, ""
+    if min(work_s, quorum_s) < _NAMED_S + 6:
+        state = WARNING
+        said += ": the others give up before a hang without phases is named and out"
+        do = f"raise TorchFT's timeouts to more than {_NAMED_S + 6:g} s, or report phases"
+    elif watchdog_s <= max(work_s, quorum_s):
+        state = FAILED
+        said += ": the watchdog ends healthy ranks that wait for a quorum"
+        do = (
+            "raise TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC above TorchFT's timeouts, and the timeout of "
+            "init_process_group as well"
+        )
+    yield DoctorFinding("timeouts", state, said, do)
+
+
+def of_program(rank: RankHere) -> Iterator[DoctorFinding]:
+    """Its WorkerServer answers, and says the timeouts that the program set itself."""
+    if rank.url is None:
+        return
+    try:
+        state = _get(f"{rank.url}/v1/state", rank.environ).json()
+        least_s = min(state.get("timeouts", {}).values(), default=_BLOCKED_S)
+    except (requests.RequestException, ValueError, AttributeError) as exc:
+        do = "its log stands in the run directory, NAME.log"
+        yield DoctorFinding("WorkerServer", FAILED, f"{rank.url}: {_short(exc)}", do)
+        return
+    yield DoctorFinding("WorkerServer", OK, rank.url)
+    if least_s < _BLOCKED_S:
+        said = f"one of the program's is {least_s:g} s: too short to name a rank that blocks"
+        do = f"give process groups and the Manager at least {_BLOCKED_S:g} s"
+        yield DoctorFinding("timeouts", WARNING, said, do)
+
+
 # -- the monitor -----------------------------------------------------------------------------------
 
 
@@ -232,8 +302,9 @@ def of_monitors(
 
 
 def _of_monitor(url: str, alive: Sequence[RankHere]) -> Iterator[DoctorFinding]:
+    began_s = time.time()
     try:
-        _get(f"{url}/healthz")
+        answer = _get(f"{url}/healthz")
     except requests.RequestException as exc:
         do = (
             "is it up, and may this host reach it? the ranks register by themselves once it answers"
@@ -241,6 +312,15 @@ def _of_monitor(url: str, alive: Sequence[RankHere]) -> Iterator[DoctorFinding]:
         yield DoctorFinding("monitor", FAILED, f"{url}: {_short(exc)}", do)
         return
     yield DoctorFinding("monitor", OK, url)
+    with suppress(ValueError):
+        date = parsedate_to_datetime(answer.headers.get("Date", ""))
+        # it has whole seconds
+        apart_s = abs(date.timestamp() + 0.5 - (began_s + time.time()) / 2)
+        if apart_s > _CLOCK_S:
+            do = "run chrony or ntpd: records of two hosts are ordered by their clocks"
+            yield DoctorFinding("clock", WARNING, f"{apart_s:.0f} s apart from the monitor's", do)
+        else:
+            yield DoctorFinding("clock", OK, "that of the monitor's host")
     if not alive:
         return
     check = "monitor sees the ranks"
@@ -271,7 +351,8 @@ def examine(environ: Mapping[str, str]) -> list[DoctorFinding]:
     ranks = ranks_here(environ) or [RankHere("a rank started here", environ)]
     findings = [*of_versions(), of_run_directory(environ), of_ptrace()]
     for rank in ranks:
-        findings += [finding._replace(where=rank.name) for finding in of_settings(rank)]
+        for check in (of_settings, of_buffers, of_timeouts, of_program):
+            findings += [finding._replace(where=rank.name) for finding in check(rank)]
     return [*findings, *of_torchft_bugs(ranks), *of_monitors(ranks, environ)]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from email.utils import formatdate
 
 import pytest
 
@@ -20,11 +22,13 @@ class Server(FakeServer):
     def __init__(self):
         super().__init__()
         self.answers: dict[str, object] = {}
+        self.date = formatdate(usegmt=True)
         self.tokens: list[str | None] = []
 
     def serve(self, handler, method, path, body):
         self.tokens.append(handler.headers["Authorization"])
         path = path.partition("?")[0]
+        handler.date_time_string = lambda: self.date
         status = 200 if path in self.answers else 404
         handler.reply(status, "application/json", json.dumps(self.answers.get(path)).encode())
 
@@ -86,6 +90,55 @@ def test_settings_and_token(tmp_path):
     assert told(doctor.of_settings(missing)) == [("settings", FAILED)]
 
 
+@pytest.mark.parametrize(
+    ("environ", "state"),
+    [
+        ({}, OK),
+        ({"TORCH_FR_BUFFER_SIZE": "20000"}, OK),
+        ({"TORCH_FR_BUFFER_SIZE": "0"}, FAILED),
+        ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, FAILED),
+        ({"TORCH_FR_BUFFER_SIZE": "20"}, WARNING),
+        ({"TORCH_FR_BUFFER_SIZE": "many"}, FAILED),
+    ],
+)
+def test_the_recorders_size(environ, state):
+    assert told(doctor.of_buffers(rank(**environ))) == [("flight recorder's size", state)]
+
+
+@pytest.mark.parametrize(
+    ("environ", "state"),
+    [
+        ({}, OK),
+        ({"TORCHFT_TIMEOUT_SEC": "20"}, WARNING),
+        ({"TORCHFT_QUORUM_TIMEOUT_SEC": "10"}, WARNING),
+        ({"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "60"}, FAILED),
+        ({"TORCHFT_QUORUM_TIMEOUT_SEC": "900"}, FAILED),
+        ({"TORCHFT_TIMEOUT_SEC": "soon"}, OK),
+    ],
+)
+def test_the_order_of_the_timeouts(environ, state):
+    assert told(doctor.of_timeouts(rank(**environ))) == [("timeouts", state)]
+
+
+@pytest.mark.parametrize(
+    ("state", "checks"),
+    [
+        ({}, [("WorkerServer", OK)]),
+        ({"timeouts": {"collective": 60.0}}, [("WorkerServer", OK)]),
+        (
+            {"timeouts": {"collective": 8.0, "quorum": 60.0}},
+            [("WorkerServer", OK), ("timeouts", WARNING)],
+        ),
+        ([], [("WorkerServer", FAILED)]),
+    ],
+)
+def test_timeouts_of_the_program_leave_time_to_name_a_hang(server, state, checks):
+    assert told(doctor.of_program(rank(server.url))) == [("WorkerServer", FAILED)]
+    server.answers = {"/v1/state": state}
+    assert told(doctor.of_program(rank(server.url))) == checks
+    assert told(doctor.of_program(rank())) == []
+
+
 # -- the monitor -----------------------------------------------------------------------------------
 
 
@@ -107,7 +160,9 @@ def test_a_monitor_sees_the_ranks_or_not(server, health, state):
     server.answers = {"/healthz": {}, "/v1/ranks": {"ranks": ranks}}
     here = rank(own["url"], LIGHTKEEPER_MONITOR=server.url, LIGHTKEEPER_TOKEN="sesame")
     findings = list(doctor.of_monitors([here]))
-    assert told(findings) == [("monitor", OK), ("monitor sees the ranks", state)]
+    assert told(findings) == [
+        ("monitor", OK), ("clock", OK), ("monitor sees the ranks", state),
+    ]  # fmt: skip
     assert set(server.tokens) == {None, "Bearer sesame"}, "the token is for what asks for it"
     assert findings[-1].where == ("rg_1.0" if health is None else "train_1.0")
 
@@ -127,11 +182,12 @@ def test_ranks_of_another_monitor_are_a_note(server):
     assert told(doctor.of_monitors([theirs])) == [("monitor", FAILED)]
 
 
-def test_a_monitor_that_wants_another_token(server):
+def test_a_monitor_that_wants_another_token_and_whose_clock_is_off(server):
     server.answers = {"/healthz": {}}
+    server.date = formatdate(time.time() - 60, usegmt=True)
     here = rank("http://127.0.0.1:1", LIGHTKEEPER_MONITOR=server.url)
     assert told(doctor.of_monitors([here])) == [
-        ("monitor", OK), ("monitor sees the ranks", UNKNOWN),
+        ("monitor", OK), ("clock", WARNING), ("monitor sees the ranks", UNKNOWN),
     ]  # fmt: skip
 
 
