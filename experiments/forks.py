@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from lightkeeper.trainer.status import StatusFile
-from lightkeeper.trainer.supervisor import MARK, Supervisor, asker, launched
+from lightkeeper.trainer.supervisor import MARK, Supervisor, end_on_signals, launched
+from lightkeeper.worker_server.rank.admission import REFUSED_STATUS, Refused, ask_monitors
 from tests.forks import light
 
 _LIBC: Final = ctypes.CDLL(None)
@@ -41,6 +42,9 @@ ADDRESS: Final = "LIGHTKEEPER_FORKS_ADDRESS"
 
 PLAIN: Final = "LIGHTKEEPER_FORKS_PLAIN"
 """Environment variable: the trainer attaches, and reports neither phases nor anything else."""
+
+_ASK_S: Final = 5.0
+"""How long an answer about admission may take, as in `lightkeeper run`."""
 
 RESTART_S: Final = 3.0
 """From the end of a launch to the next: torchrun and imports take 10 to 30 s where they are used,
@@ -206,6 +210,8 @@ class ForkLauncher:
     nproc: int
     arguments: Sequence[str]
     log: Path
+    monitor: str | None = None
+    """Asked for admission by every launch, as `lightkeeper run` does; None: nobody is."""
     grace_s: float = 2.0
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     owner: int = field(default_factory=os.getpid)
@@ -223,6 +229,10 @@ class ForkLauncher:
             os.dup2(descriptor, 2)
             os.environ.update({"LIGHTKEEPER_HOST": host, "REPLICA_GROUP": self.group})
             os.environ[MARK] = mark + ";"
+            if self.monitor is not None:
+                answer = ask_monitors([self.monitor], host, self.group, _ASK_S)
+                if isinstance(answer, Refused):
+                    os._exit(REFUSED_STATUS)
             sys.argv = ["lightkeeper.trainer.train", *self.arguments]
             Agent(self.nproc, self.grace_s / 2)()
 
@@ -263,28 +273,13 @@ class Group:
         os.environ.update(self.environment)
         if self.netns is not None:
             enter(self.netns)
-        received: list[int] = []
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda got, _frame: received.append(got))
-
-        def wait(seconds: float) -> bool:
-            until = time.monotonic() + seconds
-            while not received and (left := until - time.monotonic()) > 0:
-                time.sleep(min(left, _POLL_S))
-            return bool(received)
-
+        end_on_signals()
         record = StatusFile(Path(self.folder, "events", f"{self.name}.jsonl"), group=self.name)
-        launcher = ForkLauncher(
-            self.name, self.nproc, self.arguments, Path(self.folder, "logs", f"{self.name}.log")
-        )
-        Supervisor(
-            self.hosts,
-            launcher=launcher,
-            admission=asker(self.monitor if self.asks else "", self.name),
-            emit=record.write,
-            wait=wait,
-            backoff_s=RESTART_S,
-        ).run()
+        log = Path(self.folder, "logs", f"{self.name}.log")
+        monitor = self.monitor if self.asks else None
+        launcher = ForkLauncher(self.name, self.nproc, self.arguments, log, monitor)
+        with contextlib.suppress(SystemExit):
+            Supervisor(self.hosts, launcher=launcher, emit=record.write, backoff_s=RESTART_S).run()
         sys.stdout.flush()
         os._exit(0)  # to collect torch's garbage, page by page copied, takes it over 20 s of CPU
 

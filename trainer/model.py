@@ -210,9 +210,9 @@ class Batches:
     reader: int
     """Number of the rank in its group."""
 
-    def draw(self, step: int, micro: int) -> tuple[Tensor, Tensor]:
-        """Batch number `micro` of the try of `step`."""
-        return self._batch(self.opt.seed, step, self.group_index, self.reader, micro)
+    def draw(self, step: int) -> tuple[Tensor, Tensor]:
+        """The batch of the try of `step`."""
+        return self._batch(self.opt.seed, step, self.group_index, self.reader, 0)
 
     def draw_unseen(self, number: int) -> tuple[Tensor, Tensor]:
         """Batch `number` of the evaluation: the same on every rank, drawn with another seed."""

@@ -19,30 +19,24 @@ from lightkeeper.worker_server.command import OneLineParser
 def option(says: str, default: Any = None, **more: Any) -> Any:
     """A dataclass field that is a command-line option.
 
-    `more`: `least` and `most` (bounds of a number), `title` (of the option group that begins
-    here), and any argument of argparse.
+    `more`: `least` and `most` (bounds of a number), and any argument of argparse.
     """
     return field(default=default, metadata={"says": says, **more})
 
 
 def parser_of(described: type, prog: str, description: str, epilog: str) -> OneLineParser:
-    """An option for each `option` of the dataclass: `step_time_s: float` is `--step-time S`.
-
-    Its help ends with the default, or marks an explained 0 as the default.
-    """
+    """An option for each `option` of the dataclass: `step_time_s: float` is `--step-time S`."""
     form = argparse.RawDescriptionHelpFormatter
     parser = OneLineParser(prog, description=description, epilog=epilog, formatter_class=form)
-    add, kinds = parser.add_argument, get_type_hints(described)
+    kinds = get_type_hints(described)
     for each in fields(described):
         more = dict(each.metadata)
-        if not more:
-            continue
-        if title := more.pop("title", ""):
-            add = parser.add_argument_group(title).add_argument
         says, bounds = more.pop("says"), (more.pop("least", 0), more.pop("most", math.inf))
+        if "(default" not in says and each.default not in (None, False, ""):
+            says += " (default %(default)s)"
         flag = more.pop("flag", "--" + each.name.removesuffix("_s").replace("_", "-"))
         more = {**_of_kind(kinds[each.name], each.name.endswith("_s"), *bounds), **more}
-        add(flag, dest=each.name, default=each.default, help=_help(says, each.default), **more)
+        parser.add_argument(flag, dest=each.name, default=each.default, help=says, **more)
     return parser
 
 
@@ -54,14 +48,6 @@ def _of_kind(kind: type, seconds: bool, least: float, most: float) -> dict[str, 
         return {"type": Path if kind == Path | None else str}
     metavar = "S" if seconds else "N" if kind is int else "X"
     return {"metavar": metavar, "type": in_bounds(kind, least, most)}
-
-
-def _help(says: str, default: Any) -> str:
-    if "(default" in says or default is None or isinstance(default, bool):
-        return says
-    if "0 = " in says and not default:
-        return f"{says} (default)"
-    return f"{says} (default {default if isinstance(default, str) else f'{default:g}'})"
 
 
 def in_bounds(kind: type[int] | type[float], least: float, most: float) -> Callable[[str], float]:
@@ -110,40 +96,30 @@ exit status: 0 after --steps; 1 after an error; 2 wrong use; -15 (143) ended by 
 class TrainOptions:
     """The command line's values; durations in seconds."""
 
-    steps: int = option("stop after N committed steps of the job; 0 = for ever", 0, title="run")
+    steps: int = option("stop after N committed steps of the job; 0 = for ever", 0)
     step_time_s: float = option("stretch the work of a step to at least S seconds by sleeping", 0.0)
     batch: int = option("sequences a rank", 4, least=1)
     learning_rate: float = option("of AdamW", 1e-3)
     seed: int = option("of weights and data; must be the same in all groups", 0)
-    accumulate: int = option("batches whose gradients make one step", 1, least=1)
-
     device: str = option(
         "where to train: gloo with cpu (default), NCCL with cuda, a GPU for each rank",
         "cpu",
         choices=("cpu", "cuda"),
-        title="inside a group",
     )
-    layers: int = option("blocks", 2, least=1, title="model")
+    layers: int = option("blocks", 2, least=1)
     width: int = option("of the residual stream", 128, least=1)
     heads: int = option("of attention", 4, least=1)
     context: int = option("bytes a sequence", 128, least=1)
-
     min_replicas: int = option(
         "commit no step with fewer replica groups", 1, least=1,
-        title="fault tolerance (defaults are TorchFT's)",
     )  # fmt: skip
     timeout_s: float = option(
         "of a collective across groups, a commit vote, a checkpoint transfer", 60.0
     )
-    quorum_timeout_s: float = option("wait for a quorum; when it passes, the rank ends", 60.0)
-    connect_timeout_s: float = option("reach the Lighthouse and the group's manager", 60.0)
     group_timeout_s: float = option(
         "of a collective inside the group; keep it above --timeout", 120.0
     )
-
-    evaluate_every: int = option(
-        "mean loss over other text every N steps; 0 = never", 0, title="now and then"
-    )
+    evaluate_every: int = option("mean loss over other text every N steps; 0 = never", 0)
     evaluate_batches: int = option("batches of an evaluation", 20, least=1)
     checkpoint_every: int = option("write the state to disk every N steps; 0 = never", 0)
     checkpoint_dir: Path | None = option(
@@ -153,13 +129,8 @@ class TrainOptions:
         "start from the newest checkpoint of any group in --checkpoint-dir, if there is one",
         default=False,
     )
-
-    log_every: int = option(
-        "a line every N steps, 0 = none; failed steps always", 10, title="observation and faults"
-    )
-    status_file: Path | None = option(
-        "append events as JSON lines; {rank} becomes the name of the rank", metavar="FILE"
-    )
+    log_every: int = option("a line every N steps, 0 = none; failed steps always", 10)
+    status_file: Path | None = option("append events as JSON lines", metavar="FILE")
     fingerprint_every: int = option(
         "hash all weights every N steps into the status file; 0 = never", 0
     )

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,43 +19,27 @@ if TYPE_CHECKING:
 
 
 class StatusFile:
-    """Appends events; without a path it drops them. `{rank}` in it becomes the rank's name."""
+    """Appends events, each with the fields `always`; without a path it drops them."""
 
-    def __init__(
-        self,
-        path: Path | None,
-        *,
-        clock: Callable[[], float] = time.time,
-        **always: Any,
-    ) -> None:
-        self._always = always
-        self._clock = clock
-        self._descriptor = None
+    def __init__(self, path: Path | None, **always: Any) -> None:
+        self._always, self._descriptor = always, None
         if path is not None:
-            path = Path(str(path).replace("{rank}", always.get("rank", "{rank}")))
             path.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             self._descriptor = os.open(path, flags, 0o644)
 
     def write(self, event: str, **facts: Any) -> None:
         """One line: the time in unix seconds, the event, the `always` fields, then `facts`."""
-        if self._descriptor is None:
-            return
-        line = {"time": round(self._clock(), 6), "event": event, **self._always, **facts}
-        os.write(self._descriptor, json.dumps(line).encode() + b"\n")
-
-    def close(self) -> None:
         if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+            line = {"time": round(time.time(), 6), "event": event, **self._always, **facts}
+            os.write(self._descriptor, json.dumps(line).encode() + b"\n")
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
     """The events so far, without a last line that is still being written."""
     if not path.exists():
         return []
-    lines = path.read_text().split("\n")[:-1]
-    return [json.loads(line) for line in lines]
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 
 def fingerprint(state: Mapping[str, Tensor]) -> str:

@@ -1,9 +1,10 @@
 """Keeps one replica group running: starts torchrun on an admitted host, again whenever it ends.
 
-Theory of operation. Before each launch the supervisor asks the monitor whether the host is
-admitted; quarantine relies on this question. A refused host is skipped for the next on the list;
-if all are refused, the supervisor waits and asks again. Hosts are only names here, like a
-scheduler's: the ranks always run on this machine, with the name in LIGHTKEEPER_HOST.
+Theory of operation. Each launch is `lightkeeper run -- torchrun`, which asks the monitor whether
+the host is admitted, and ends with status 75 if it is not; quarantine relies on this question. A
+refused host moves to the end of the list, and the next is tried; if all are refused, the supervisor
+waits and tries again. Hosts are only names here, like a scheduler's: the ranks always run on this
+machine, with the name in LIGHTKEEPER_HOST.
 
 A launch is over when torchrun and all its ranks are gone. A rank may be stopped, or hold the GIL
 forever, and torchrun gives each rank its own session. So everything that a launch starts carries
@@ -15,7 +16,9 @@ No torch.
 
 from __future__ import annotations
 
+import argparse
 import ctypes
+import math
 import os
 import re
 import signal
@@ -23,23 +26,17 @@ import subprocess
 import sys
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from lightkeeper.trainer import options as trainer_options
-from lightkeeper.trainer.options import option, parser_of
+from lightkeeper.trainer.options import in_bounds, rank_options
 from lightkeeper.trainer.status import StatusFile
-from lightkeeper.worker_server.rank.admission import (
-    Admission,
-    Admitted,
-    MonitorAway,
-    Refused,
-    ask_monitors,
-)
-from lightkeeper.worker_server.rank.settings import monitors_of
+from lightkeeper.worker_server.command import OneLineParser
+from lightkeeper.worker_server.rank.admission import REFUSED_STATUS
 from lightkeeper.worker_server.run_dir import stat_fields
 
 MARK: Final = "LIGHTKEEPER_LAUNCH"
@@ -51,20 +48,8 @@ _POLL_S: Final = 0.2
 _QUICK_S: Final = 10.0
 """A launch that ends sooner than this doubles the back-off."""
 _BACKOFF_LIMIT_S: Final = 30.0
-_ASK_S: Final = 5.0
-"""For all monitors together."""
-
-
-def asker(monitors: str, group: str) -> Callable[[str], Admission]:
-    """Asks the monitors, `URL` or `URL,URL`, about a host; without one, all are admitted.
-
-    Raises:
-        ValueError: a URL is invalid.
-    """
-    urls = list(monitors_of(monitors))
-    if not urls:
-        return lambda _: Admitted("no monitor configured")
-    return lambda host: ask_monitors(urls, host, group, _ASK_S)
+_GRACE_S: Final = 5.0
+"""From SIGTERM to SIGKILL."""
 
 
 @dataclass(eq=False)
@@ -74,102 +59,68 @@ class Supervisor:
     hosts: Sequence[str]
     _: KW_ONLY
     launcher: Launcher
-    admission: Callable[[str], Admission]
     emit: Callable[..., None]
-    wait: Callable[[float], bool]
-    """Sleeps that many seconds; returns whether to stop."""
+    sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     backoff_s: float = 1.0
-    _quick: int = field(default=0, init=False)
-    _refusals: dict[str, str] = field(default_factory=dict, init=False)
 
-    def run(self) -> bool:
-        """True when the training finished, False when asked to stop."""
+    def run(self) -> None:
+        """Returns when the training has finished; an exception (SystemExit) ends the launch."""
+        hosts, refusals, quick = deque(self.hosts), 0, 0
         launch: Launch | None = None
         try:
             while True:
-                host = self._admitted_host()
-                if host is None:
-                    return False
-                launch = self.launcher.start(host)
                 began_s = self.clock()
-                self.emit("started", host=host, pid=launch.pid)
+                launch = self.launcher.start(hosts[0])
+                self.emit("started", host=hosts[0])
                 while (code := launch.poll()) is None:
-                    if self.wait(_POLL_S):
-                        return False
-                killed = launch.sweep()
-                lived_s = self.clock() - began_s
-                self.emit("left", host=host, rc=code, lived_s=round(lived_s, 3), killed=killed)
+                    self.sleep(_POLL_S)
+                launch.sweep()
                 launch = None
+                if code == REFUSED_STATUS:
+                    self.emit("refused", host=hosts[0])
+                    hosts.rotate(-1)
+                    refusals += 1
+                    if refusals % len(hosts) == 0:
+                        self.sleep(max(self.backoff_s, 1.0))
+                    continue
+                refusals = 0
+                self.emit("left", host=hosts[0], rc=code)
                 if code == 0:
-                    return True
-                if self.wait(self._pause_s(lived_s)):
-                    return False
+                    return
+                quick = quick + 1 if self.clock() - began_s < _QUICK_S else 0
+                self.sleep(min(self.backoff_s * 2.0 ** max(0, quick - 1), _BACKOFF_LIMIT_S))
         finally:
             if launch is not None:
                 launch.stop()
-                self.emit("stopped", pid=launch.pid)
             self.launcher.close()
-
-    def _pause_s(self, lived_s: float) -> float:
-        self._quick = self._quick + 1 if lived_s < _QUICK_S else 0
-        return min(self.backoff_s * 2.0 ** max(0, self._quick - 1), _BACKOFF_LIMIT_S)
-
-    def _admitted_host(self) -> str | None:
-        """The first admitted host; None when asked to stop while all are refused."""
-        waiting = False
-        while True:
-            for host in self.hosts:
-                answer = self.admission(host)
-                match answer:
-                    case Admitted():
-                        self._refusals.pop(host, None)
-                        return host
-                    case Refused(reason):
-                        if self._refusals.get(host) != reason:
-                            self.emit("refused", host=host, reason=reason)
-                        self._refusals[host] = reason
-                    case MonitorAway(reason):
-                        self.emit("monitor_away", reason=reason, then="hosts are admitted unasked")
-                        # Nobody to ask: prefer a host that was not refused last time.
-                        return min(self.hosts, key=lambda name: name in self._refusals)
-            if not waiting:
-                self.emit("waiting", hosts=list(self.hosts), reason="every host is refused")
-                waiting = True
-            if self.wait(max(self.backoff_s, 1.0)):
-                return None
 
 
 # -- launches -----------------------------------------------------------------------------------
 
 
-def launched(mark: str, proc: Path = Path("/proc")) -> Iterator[int]:
+def launched(mark: str, *, sidecars: bool = True) -> Iterator[int]:
     """Processes that started with `mark` (a launch, or a prefix of several) in the environment."""
     needle = f"{MARK}={mark}".encode()
-    for entry in proc.iterdir():
+    for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
             continue
         try:
-            environ = (entry / "environ").read_bytes()
+            environ, command = (entry / "environ").read_bytes(), (entry / "cmdline").read_bytes()
         except OSError:  # gone in the meantime, or another user's
             continue
-        if any(item.startswith(needle) for item in environ.split(b"\0")):
+        if any(item.startswith(needle) for item in environ.split(b"\0")) and (
+            sidecars or not _SIDECAR.search(command)
+        ):
             yield int(entry.name)
 
 
-def _is_sidecar(pid: int) -> bool:
-    try:
-        return bool(_SIDECAR.search(Path(f"/proc/{pid}/cmdline").read_bytes()))
-    except OSError:
-        return False
-
-
-def _end_all(pids: Sequence[int], number: signal.Signals, limit_s: float) -> list[int]:
-    """Send a signal; those still alive after `limit_s`."""
+def _end_all(pids: Sequence[int], number: signal.Signals) -> list[int]:
+    """Send a signal; those still alive after the grace."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
-    until = time.monotonic() + limit_s
+    until = time.monotonic() + _GRACE_S
     while left := [pid for pid in pids if (stat_fields(pid) or "X")[0] not in "ZX"]:
         if time.monotonic() >= until:
             break
@@ -217,12 +168,6 @@ class Launch:
 
     process: subprocess.Popen[bytes]
     mark: str
-    grace_s: float
-
-    @property
-    def pid(self) -> int:
-        """Torchrun's."""
-        return self.process.pid
 
     def poll(self) -> int | None:
         """Return code once torchrun has ended (negative: killed by that signal), else None."""
@@ -230,13 +175,13 @@ class Launch:
 
     def stop(self) -> None:
         """End torchrun, which passes SIGTERM on to its ranks; returns when all are gone."""
-        end_session(self.process, self.grace_s)
+        end_session(self.process, _GRACE_S)
         self.sweep()
 
     def sweep(self) -> list[int]:
         """Kill ranks that outlived torchrun; returns those."""
-        left = [pid for pid in launched(self.mark + ";") if not _is_sidecar(pid)]
-        _end_all(left, signal.SIGKILL, self.grace_s)
+        left = list(launched(self.mark + ";", sidecars=False))
+        _end_all(left, signal.SIGKILL)
         return left
 
 
@@ -247,29 +192,23 @@ class Launcher:
     group: str
     nproc: int
     arguments: Sequence[str]
-    monitor: str = ""
-    log_dir: Path | None = None
-    grace_s: float = 5.0
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     _count: int = 0
 
     def command(self) -> list[str]:
         """The command: torchrun chooses a free port itself and does not restart ranks."""
         return [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc-per-node={self.nproc}",
-            "--max-restarts=0",
-            f"--shutdown-timeout={max(1, round(self.grace_s / 2))}",
-            "-m",
-            "lightkeeper.trainer.train",
-            *self.arguments,
+            *(sys.executable, "-m", "lightkeeper.worker_server.rank.admission", "--"),
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *(f"--nproc-per-node={self.nproc}", "--max-restarts=0"),
+            f"--shutdown-timeout={round(_GRACE_S / 2)}",
+            *("-m", "lightkeeper.trainer.train", *self.arguments),
         ]
 
     def environment(self, host: str, mark: str) -> dict[str, str]:
         environ = {
+            "OMP_NUM_THREADS": "1",
+            "LIGHTKEEPER_ATTACH": "0",  # the trainer attaches itself
             **os.environ,
             "LIGHTKEEPER_HOST": host,
             "REPLICA_GROUP": self.group,
@@ -277,121 +216,72 @@ class Launcher:
         }
         for stale in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK"):
             environ.pop(stale, None)
-        environ.setdefault("OMP_NUM_THREADS", "1")
-        if self.monitor:
-            environ["LIGHTKEEPER_MONITOR"] = self.monitor
         return environ
 
     def start(self, host: str) -> Launch:
         self._count += 1
         mark = f"{self.run_id}.{self._count}"
-        log = None
-        if self.log_dir is not None:
-            self.log_dir.mkdir(parents=True, exist_ok=True)
-            log = self.log_dir / f"{self.group}.log"
-        process = spawn(self.command(), self.environment(host, mark), log)
-        return Launch(process, mark, self.grace_s)
+        return Launch(spawn(self.command(), self.environment(host, mark), None), mark)
 
     def close(self) -> list[int]:
         """End all that this supervisor's launches left, sidecars too; returns those."""
         left = list(launched(self.run_id + "."))
-        stubborn = _end_all(left, signal.SIGTERM, self.grace_s)
-        _end_all(stubborn, signal.SIGKILL, self.grace_s)
+        _end_all(_end_all(left, signal.SIGTERM), signal.SIGKILL)
         return left
 
 
 # -- command line ---------------------------------------------------------------------------
 
-_EPILOG = """\
+_ABOUT: Final = """\
+Keep one replica group running: start torchrun on the first host that the monitor admits, and again,
+after asking again, whenever it left.
+"""
+_EPILOG: Final = """\
 example:
-  python -m lightkeeper.trainer.supervisor --group rg_1 --hosts host-1,spare-1 \\
-      --monitor http://127.0.0.1:8470 -- --step-time 0.2 --steps 1000
+  python -m lightkeeper.trainer.supervisor --group rg_1 --hosts host-1,spare-1 -- --steps 1000
 Everything after -- goes to `python -m lightkeeper.trainer.train` (see its --help).
-Ranks inherit this environment: set TORCHFT_LIGHTHOUSE, and GLOO_SOCKET_IFNAME=lo on one machine.
+Ranks inherit this environment: set TORCHFT_LIGHTHOUSE, LIGHTKEEPER_MONITOR, and on one machine
+GLOO_SOCKET_IFNAME=lo.
 
 exit status: 0 the training finished; 2 wrong use; 143 ended by SIGTERM, 130 by SIGINT.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class SupervisorOptions:
-    group: str = option("stable name of the replica group: rg_1", metavar="NAME", required=True)
-    hosts: str = option("hosts in order of preference, by comma", metavar="H,H", required=True)
-    monitor: str = option(
-        "whom to ask for admission (of two, both: A,B); without it all are admitted (default)",
-        "",
-        metavar="URL",
-    )
-    nproc: int = option("ranks in the group", 1, least=1)
-    log_dir: Path | None = option("output to DIR/GROUP.log instead of here", metavar="DIR")
-    status_file: Path | None = option("append events as JSON lines", metavar="FILE")
-    backoff_s: float = option(
-        "pause before a restart; doubles up to 30 s while launches are short", 1.0
-    )
-    grace_s: float = option("from SIGTERM to SIGKILL when ending processes", 5.0, least=0.1)
-    arguments: Sequence[str] = ()
-    """For each rank."""
+def end_on_signals() -> None:
+    """SIGTERM and SIGINT unwind this process, once: a second one does not disturb the ending."""
 
-    @property
-    def host_names(self) -> list[str]:
-        return [host.strip() for host in self.hosts.split(",") if host.strip()]
+    def end(number: int, _frame: object) -> None:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
 
 
-def supervisor_options(arguments: Sequence[str] | None = None) -> SupervisorOptions:
-    """Checked options; wrong use ends the process here, not in every launch."""
-    about = (
-        "Keep one replica group running: start torchrun on the first host that the monitor admits, "
-        "and again, after asking again, whenever it left."
+def main(arguments: Sequence[str] | None = None) -> None:
+    form = argparse.RawDescriptionHelpFormatter
+    top = OneLineParser(
+        "lightkeeper.trainer.supervisor", description=_ABOUT, epilog=_EPILOG, formatter_class=form
     )
-    top = parser_of(SupervisorOptions, "lightkeeper.trainer.supervisor", about, _EPILOG)
-    top.add_argument(
-        "arguments", nargs="*", metavar="-- ARGS", help="for python -m lightkeeper.trainer.train"
-    )
-    opt = SupervisorOptions(**vars(top.parse_args(arguments)))
-    try:
-        monitors_of(opt.monitor)
-    except ValueError as error:
-        top.error(f"--monitor: {error}")
-    if not opt.host_names:
-        top.error("--hosts names no host")
+    add = top.add_argument
+    add("--group", metavar="NAME", required=True, help="stable name of the replica group: rg_1")
+    add("--hosts", metavar="H,H", required=True, help="hosts in order of preference, by comma")
+    add("--nproc", metavar="N", type=in_bounds(int, 1, math.inf), default=1,
+        help="ranks in the group (default 1)")  # fmt: skip
+    add("--status-file", metavar="FILE", type=Path, help="append events as JSON lines")
+    add("arguments", nargs="*", metavar="-- ARGS", help="for python -m lightkeeper.trainer.train")
+    opt = top.parse_args(arguments)
     if "TORCHFT_LIGHTHOUSE" not in os.environ:
         top.error("TORCHFT_LIGHTHOUSE=http://host:port is not set")
-    trainer_options.rank_options(opt.arguments)
-    return opt
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    opt = supervisor_options(arguments)
-    received: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda signalled, _frame: received.append(signalled))
-
-    def wait(seconds: float) -> bool:
-        until = time.monotonic() + seconds
-        while not received and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, _POLL_S))
-        return bool(received)
-
-    record = StatusFile(opt.status_file, group=opt.group)
-
-    def emit(event: str, **facts: object) -> None:
-        record.write(event, **facts)
-        words = "  ".join(f"{key}={value}" for key, value in facts.items())
-        print(f"supervisor {opt.group}: {event}  {words}", file=sys.stderr, flush=True)
-
-    supervisor = Supervisor(
-        opt.host_names,
-        launcher=Launcher(
-            opt.group, opt.nproc, opt.arguments, opt.monitor, opt.log_dir, opt.grace_s
-        ),
-        admission=asker(opt.monitor, opt.group),
-        emit=emit,
-        wait=wait,
-        backoff_s=opt.backoff_s,
-    )
-    finished = supervisor.run()
-    return 0 if finished else 128 + received[0]
+    rank_options(opt.arguments)  # wrong ones end the process here, not in every launch
+    end_on_signals()
+    Supervisor(
+        opt.hosts.split(","),
+        launcher=Launcher(opt.group, opt.nproc, opt.arguments),
+        emit=StatusFile(opt.status_file, group=opt.group).write,
+    ).run()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -68,14 +68,13 @@ def train(opt: TrainOptions, reporter: Reporter) -> None:
         step = manager.current_step()
         reporter.begin_step(step)
         committed, loss = try_step(rank, step)
-        tokens = 0 if loss is None else opt.batch * opt.context * opt.accumulate
+        tokens = 0 if loss is None else opt.batch * opt.context
         reporter.end_step(step, committed=committed, loss=loss, tokens=tokens)
         step = manager.current_step()  # of the job; healing jumps ahead
         report_try(rank, step, committed, loss, time.perf_counter() - began_s)
         if committed:
             now_and_then(rank, step)
     rank.record.write("finished", step=manager.current_step())
-    rank.record.close()
     reporter.close()  # from now on, silence is no failure
     manager.shutdown(wait=False)
     dist.destroy_process_group()
@@ -143,8 +142,6 @@ def connect(place: group.RankPlace, opt: TrainOptions, state: dict[str, Tensor])
         # of one group would take different first steps.
         init_sync=False,
         timeout=timeout,
-        quorum_timeout=timedelta(seconds=opt.quorum_timeout_s),
-        connect_timeout=timedelta(seconds=opt.connect_timeout_s),
         rank=place.group_rank,
         world_size=place.world_size,
         replica_id=place.group,
@@ -167,7 +164,7 @@ def try_step(rank: Rank, step: int) -> tuple[bool, float | None]:
         drawn = agree_on(rank, step)
 
     piece.gradient.zero_()
-    mean_loss, finite = accumulate(rank, drawn)
+    mean_loss, finite = forward_backward(rank, drawn)
 
     with reporter.phase("communication"):
         injector.strike("communication")
@@ -211,36 +208,30 @@ def agree_on(rank: Rank, step: int) -> int:
     return int(clock)
 
 
-def accumulate(rank: Rank, step: int) -> tuple[Tensor, bool]:
-    """Forward and backward over the step's batches: the mean loss, and whether all is finite.
+def forward_backward(rank: Rank, step: int) -> tuple[Tensor, bool]:
+    """Forward and backward over the step's batch: the loss, and whether all is finite.
 
     Here FSDP2 gathers weights and scatters gradients within the group.
     """
     reporter, injector, pace, device = rank.reporter, rank.injector, rank.pace, rank.place.device
     with reporter.phase("data"):
         injector.poll(step)
-        drawn = [rank.batches.draw(step, micro) for micro in range(rank.opt.accumulate)]
-        batches = [(inputs.to(device), targets.to(device)) for inputs, targets in drawn]
-    total, finite = torch.zeros((), device=device), True
-    for micro, (inputs, targets) in enumerate(batches):
-        with reporter.phase("forward"):
-            if micro == 0:
-                injector.strike("forward")
-                pace.begin_work()
-            loss = rank.network(inputs, targets)
+        inputs, targets = rank.batches.draw(step)
+    with reporter.phase("forward"):
+        injector.strike("forward")
+        pace.begin_work()
+        loss = rank.network(inputs.to(device), targets.to(device))
 
-        with reporter.phase("backward"):
-            if micro == 0:
-                injector.strike("backward")
-            (loss / len(batches)).backward()
-            loss = loss.detach()
-            total += loss / len(batches)
-            # Checked before other ranks' numbers are in it, to show which rank was first. With
-            # FSDP2 the gradient is already the whole group's.
-            own = float(rank.piece.gradient.norm()) if rank.intra is None else None
-            finite &= reporter.finite(loss=float(loss), grad_norm=own)
+    with reporter.phase("backward"):
+        injector.strike("backward")
+        loss.backward()
+        loss = loss.detach()
+        # Checked before other ranks' numbers are in it, to show which rank was first. With
+        # FSDP2 the gradient is already the whole group's.
+        own = float(rank.piece.gradient.norm()) if rank.intra is None else None
+        finite = reporter.finite(loss=float(loss), grad_norm=own)
     pace.end_work()
-    return total, finite
+    return loss, finite
 
 
 def sum_in_group(rank: Rank, squares: Tensor, loss: Tensor) -> None:

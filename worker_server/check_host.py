@@ -12,48 +12,37 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import queue
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import pairwise
 from math import log
 from statistics import median
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
 
 from lightkeeper.worker_server.command import OneLineParser
 from lightkeeper.worker_server.plain_text import escaped
 from lightkeeper.worker_server.rank.identity import node_of
-from lightkeeper.worker_server.rank.settings import SettingError, monitors_in, monitors_of
 
 LIMIT_S: Final = 60.0
-_SAY_S: Final = 2.0
 _STORE_PORT: Final = 29500
 
 _ABOUT: Final = """\
 Look at this host before a job starts on it: what the machine's own logs say, a matrix
-multiplication on each GPU (or core), memory, disk, room in /dev/shm, the store's name, the
-Lighthouse and the monitor. Where the launch has several hosts they meet at a store
+multiplication on each GPU (or core), memory, room on disk and in /dev/shm, this host's and the
+store's names, and the Lighthouse. Where the launch has several hosts they meet at a store
 of their own (MASTER_ADDR, the port after MASTER_PORT), measure the links between them in pairs, and
 all say the same: which host or link is at half or less. Of two hosts nobody can say which is it.
 Alone, only its GPUs or cores are compared, with each other.
 The monitor hears nothing of it, and nothing stays behind.
 """
 _EXAMPLES: Final = """\
-examples:
-  this host alone:
-    lightkeeper check host
-  four hosts against each other; the same on each of them:
-    lightkeeper check host --hosts 4 --store node1:29501
-  in Slurm, where the number of hosts is known:
-    MASTER_ADDR=node1 srun --ntasks-per-node 1 lightkeeper check host
-  before every start; `refuse` ends with status 75 where this host stands out:
-    lightkeeper run --preflight refuse -- torchrun --nnodes 4 --rdzv-endpoint node1:29500 train.py
+examples, the second one the same on each of four hosts:
+  lightkeeper check host
+  lightkeeper check host --hosts 4 --store node1:29501
+  MASTER_ADDR=node1 srun --ntasks-per-node 1 lightkeeper check host
+  lightkeeper run --preflight refuse -- torchrun --nnodes 4 --rdzv-endpoint node1:29500 train.py
 
 exit status: 0 nothing is wrong here, 1 this host stands out or a check failed, 2 wrong use.
 See docs/deploy.md.
@@ -64,8 +53,6 @@ class JobLaunch(NamedTuple):
     """The hosts of a launch, as its command and variables say."""
 
     hosts: int = 1
-    rank: int | None = None
-    """This host's; None: not known before the rendezvous."""
     store_host: str = ""
     store_port: int = 0
 
@@ -86,101 +73,82 @@ def launch_of(environ: Mapping[str, str], command: Sequence[str] = ()) -> JobLau
     address, _, port = endpoint.partition(":")
     port = port or first("master_port", "MASTER_PORT")
     hosts = first("nnodes", "SLURM_NNODES").partition(":")[2] or first("nnodes", "SLURM_NNODES")
-    rank = first("node_rank", "SLURM_NODEID")
     return JobLaunch(
         int(hosts) if hosts.isdigit() and address else 1,
-        int(rank) if rank.isdigit() else None,
         address,
         (int(port) if port.isdigit() else _STORE_PORT) + 1,
     )
 
 
-def _reach(environ: Mapping[str, str]) -> list[tuple[str, str, int]]:
-    urls = [("Lighthouse", environ.get("TORCHFT_LIGHTHOUSE", ""))]
-    with suppress(SettingError):
-        urls += [("monitor", url) for url in monitors_of(monitors_in(environ)) or ()]
-    parts = [(check, urlsplit(url)) for check, url in urls if url]
-    return [
-        (check, part.hostname or "", part.port or (443 if part.scheme == "https" else 80))
-        for check, part in parts
-    ]
-
-
-@dataclass(slots=True)
-class HostLook:
+class HostLook(NamedTuple):
     """What the measuring child said."""
 
-    report: HostFigures
-    reports: list[HostFigures] = field(default_factory=list)
-    notes: list[tuple[str, str, str]] = field(default_factory=list)
+    host: str
+    reports: list[HostFigures]
+    notes: list[tuple[str, str, str]]
     """What was looked at; `fine`, `note`, `bad`, `missing` or `cannot be read`; and what of it."""
-    doing: str = "the start"
 
-    def hear(self, line: Mapping[str, Any]) -> None:
-        self.doing = line.get("doing", self.doing)
-        if "note" in line:
-            self.notes.append(tuple(line["note"]))
-        if "figure" in line:
-            figures = (*self.report.figures, Figure(*line["figure"]))
-            self.report = self.report._replace(figures=figures)
-        if "reports" in line:
-            self.reports = [HostFigures.read(row) for row in line["reports"]]
+    @property
+    def odd(self) -> list[Judged]:
+        """What stands out on any host, and where either of two may be the odd one."""
+        return [row for row in compare(self.reports) if row.verdict in (BAD, UNSURE)]
+
+    @property
+    def fit(self) -> bool:
+        """Nothing is wrong with this host."""
+        ours = any(row.host == self.host and row.verdict == BAD for row in self.odd)
+        return not ours and all(state != "bad" for _, state, _ in self.notes)
 
 
 def look(
-    launch: JobLaunch, environ: Mapping[str, str], limit_s: float, say: Callable[[str], object],
+    launch: JobLaunch, environ: Mapping[str, str], limit_s: float,
     program: Sequence[str] = ("-m", "lightkeeper.worker_server.preflight_probe"),
 ) -> HostLook:  # fmt: skip
     """Measure, for at most `limit_s` seconds and one more; what hangs is ended and named."""
-    host = node_of(environ)
+    host, lighthouse = node_of(environ), environ.get("TORCHFT_LIGHTHOUSE", "")
     plan = launch._asdict() | {
-        "host": host, "arrive_s": limit_s / 2, "limit_s": limit_s, "reach": _reach(environ),
+        "host": host, "arrive_s": limit_s / 2, "limit_s": limit_s, "lighthouse": lighthouse,
     }  # fmt: skip
     quiet = {name: value for name, value in environ.items() if name != "LIGHTKEEPER_ATTACH"}
-    child = subprocess.Popen(
-        [sys.executable, *program, json.dumps(plan)], stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        env={**quiet, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
-    )  # fmt: skip
-    lines = queue.SimpleQueue[str]()
-    threading.Thread(target=_pass_on, args=(child, lines), daemon=True).start()
-    seen = HostLook(HostFigures(host))
-    end_s = time.monotonic() + limit_s + 1
-    while (left_s := end_s - time.monotonic()) > 0:
+    with os.fdopen(os.memfd_create("preflight"), "r", errors="replace") as said:
+        child = subprocess.Popen(
+            [sys.executable, *program, json.dumps(plan)], stdin=subprocess.DEVNULL,
+            stdout=said, stderr=subprocess.DEVNULL,
+            env={**quiet, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+        )  # fmt: skip
+        trouble = ""
         try:
-            line = lines.get(timeout=min(left_s, _SAY_S))
-        except queue.Empty:
-            say(f"{seen.doing} ...")
-            continue
-        if not line:
-            break
+            if (status := child.wait(limit_s + 1)) != 0:
+                trouble = f"the measuring ended: {status}"
+        except subprocess.TimeoutExpired:
+            trouble = f"did not end within {limit_s:g} s"
+            child.kill()
+            with suppress(subprocess.TimeoutExpired):  # inside the kernel: left behind
+                child.wait(2.0)
+        said.seek(0)
+        lines = list(_objects(said))
+    figures = tuple(Figure(*line["figure"]) for line in lines if "figure" in line)
+    reports = [HostFigures.read(row) for line in lines for row in line.get("reports", ())]
+    notes = [tuple(line["note"]) for line in lines if "note" in line]
+    if trouble:
+        doing = [line["doing"] for line in lines if "doing" in line]
+        notes.append(((doing or ["the start"])[-1], "bad", trouble))
+    return HostLook(host, reports or [HostFigures(host, figures)], notes)
+
+
+def _objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    for line in lines:
         with suppress(ValueError):
-            seen.hear(json.loads(line))
-    else:
-        seen.notes.append((seen.doing, "bad", f"did not end within {limit_s:g} s"))
-    child.kill()
-    with suppress(subprocess.TimeoutExpired):  # inside the kernel: left behind
-        if child.wait(2.0) not in (0, -9):
-            seen.notes.append((seen.doing, "bad", f"the measuring ended: {child.returncode}"))
-    seen.reports = seen.reports or [seen.report]
-    return seen
-
-
-def _pass_on(child: subprocess.Popen[str], lines: queue.SimpleQueue[str]) -> None:
-    if child.stdout is not None:
-        with child.stdout:
-            for line in child.stdout:
-                lines.put(line)
-    lines.put("")
+            yield json.loads(line)
 
 
 # -- which host stands out ----------------------------------------------------------------------
 
 FINE, BAD, UNSURE, ALONE = "fine", "stands out", "cannot tell", "not compared"
-MATMUL, MEMORY, DISK, LINK = "matrix multiplication", "memory copy", "disk", "link"
-_FACTORS: Final[Mapping[str, float]] = {MATMUL: 2.0, MEMORY: 3.0, DISK: 8.0, LINK: 4.0}
-"""How many times slower than the others stands out. Those that a scheduler or a write-back cache
-shifts by themselves have more; for time DLRover's node check has 2."""
+MATMUL, MEMORY, LINK = "matrix multiplication", "memory copy", "link"
+_FACTORS: Final[Mapping[str, float]] = {MATMUL: 2.0, MEMORY: 3.0, LINK: 4.0}
+"""How many times slower than the others stands out. Those that a scheduler shifts by itself have
+more; for time DLRover's node check has 2."""
 _SPREADS: Final = 4.0
 """And so many of the others' own spreads (median absolute deviation of logarithms)."""
 _LEAST: Final = 1e-9
@@ -300,52 +268,23 @@ def rounds(count: int, most: int) -> list[dict[int, int]]:
 # -- what it comes to ----------------------------------------------------------------------------
 
 
-class HostAnswer(NamedTuple):
-    """What is said, and whether this host is fit."""
-
-    look: HostLook
-    rows: list[Judged]
-    odd: list[Judged]
-    """What stands out on any host, and where either of two may be the odd one."""
-    fit: bool
-
-
-def judge_host(
-    launch: JobLaunch, environ: Mapping[str, str], limit_s: float, say: Callable[[str], object]
-) -> HostAnswer:
-    """Measure and judge."""
-    seen = look(launch, environ, limit_s, say)
-    rows = compare(seen.reports)
-    odd = [row for row in rows if row.verdict in (BAD, UNSURE)]
-    ours = any(row.host == seen.report.host and row.verdict == BAD for row in odd)
-    bad = any(state == "bad" for _, state, _ in seen.notes)
-    return HostAnswer(seen, rows, odd, not ours and not bad)
-
-
-def as_json(answer: HostAnswer) -> str:
-    rows = [row._asdict() for row in answer.rows]
-    notes = [dict(zip(("check", "state", "said"), note, strict=True)) for note in answer.look.notes]
+def as_json(seen: HostLook) -> str:
+    notes = [dict(zip(("check", "state", "said"), note, strict=True)) for note in seen.notes]
     return json.dumps({
-        "schema": 1, "host": answer.look.report.host, "fit": answer.fit,
-        "hosts": [each.host for each in answer.look.reports], "checks": notes, "figures": rows,
-        "stands_out": [row._asdict() | {"said": str(row)} for row in answer.odd],
+        "schema": 1, "host": seen.host, "fit": seen.fit,
+        "hosts": [each.host for each in seen.reports], "checks": notes,
+        "figures": [row._asdict() for row in compare(seen.reports)],
+        "stands_out": [row._asdict() | {"said": str(row)} for row in seen.odd],
     }, indent=2)  # fmt: skip
 
 
-def as_text(answer: HostAnswer) -> str:
-    """A table of this host's figures, then what stands out anywhere."""
-    host, reports = answer.look.report.host, answer.look.reports
-    lines = [f"{'figure':34} {'this host':>18} {'the others':>10}  verdict"]
-    for row in answer.rows:
-        if row.host == host:
-            others = "" if row.others is None else f"{row.others:.3g}"
-            here = f"{row.value:.3g} {row.unit}"
-            lines.append(f"{row.figure:34} {here:>18} {others:>10}  {row.verdict}")
-    lines += [f"{check}: {state}: {said}" for check, state, said in answer.look.notes]
-    lines += [f"{row.verdict}: {row}" for row in answer.odd]
-    if len(reports) == 2 and any(row.verdict == UNSURE for row in answer.odd):
-        lines.append("with two hosts nobody can tell which is the odd one: try with a third")
-    if not answer.odd:
+def as_text(seen: HostLook) -> str:
+    """Figures of this host, then what stands out anywhere."""
+    reports, odd = seen.reports, seen.odd
+    lines = [f"{row.verdict}: {row}" for row in compare(reports) if row.host == seen.host]
+    lines += [f"{check}: {state}: {said}" for check, state, said in seen.notes]
+    lines += [f"{row.verdict}: {row}" for row in odd if row.host != seen.host]
+    if not odd:
         lines.append(f"nothing stands out, of {len(reports)} host{'s' * (len(reports) > 1)}")
     return "\n".join(map(escaped, lines))
 
@@ -358,13 +297,14 @@ def before_start(
     if local != "0":  # the first of this host looks
         return True
     try:
-        answer = judge_host(launch_of(environ, command), environ, LIMIT_S, say)
+        say(f"preflight: {LIMIT_S:g} s at most")
+        seen = look(launch_of(environ, command), environ, LIMIT_S)
     except Exception as exc:  # noqa: BLE001  training does not depend on us
         say(f"no preflight: {exc!r}")
         return True
-    for line in as_text(answer).splitlines():
+    for line in as_text(seen).splitlines():
         say(line)
-    return answer.fit
+    return seen.fit
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -377,8 +317,6 @@ def main(words: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     about = "how many meet (default: as the launch says; here: %(default)s)"
     add("--hosts", type=int, metavar="N", default=said.hosts, help=about)
-    about = "number of this host, to name who is missing (default: PET_NODE_RANK, SLURM_NODEID)"
-    add("--rank", type=int, metavar="N", default=said.rank, help=about)
     about = "a free port of one of them (default: MASTER_ADDR and the port after MASTER_PORT)"
     add("--store", metavar="HOST:PORT", help=about)
     about = "seconds for all of it; half of them for the others to come (60)"
@@ -390,10 +328,9 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error("--store HOST:PORT or MASTER_ADDR is needed where several hosts meet")
     if not 5 <= args.limit <= 3600 or args.hosts < 1:
         parser.error("expected --limit of 5 to 3600 seconds, --hosts of at least 1")
-    launch = JobLaunch(args.hosts, args.rank, address, int(port))
-    answer = judge_host(launch, os.environ, args.limit, lambda text: sys.stderr.write(f"{text}\n"))
-    print(as_json(answer) if args.json else as_text(answer))  # noqa: T201
-    return int(not answer.fit)
+    seen = look(JobLaunch(args.hosts, address, int(port)), os.environ, args.limit)
+    print(as_json(seen) if args.json else as_text(seen))  # noqa: T201
+    return int(not seen.fit)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """`lightkeeper doctor`: what would keep lightkeeper from working here, before it is needed.
 
-Beside ranks it looks at each of them: the environment that it was started with, its WorkerServer,
-its flight recorders. Beside a launcher, before there are any, at the environment that they would
-get. Nothing is changed, and nobody is asked for longer than some seconds.
+Beside ranks it looks at the environment that each was started with, beside a launcher at the one
+that they would get. Nothing is changed. `lightkeeper check host` tries the network and the machine,
+`lightkeeper status` says what a monitor that sees its ranks finds wrong.
 """
 
 from __future__ import annotations
@@ -10,23 +10,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit
 
 import requests
 from rich.console import Console
 from rich.markup import escape
 
-from lightkeeper.worker_server import home, run_dir, wire
+from lightkeeper.worker_server import home, run_dir
 from lightkeeper.worker_server.home import misspelt
 from lightkeeper.worker_server.plain_text import escaped
 from lightkeeper.worker_server.rank.settings import SettingError, Settings, monitors_in, monitors_of
@@ -39,7 +36,6 @@ _TRIED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Prefixes of the versions that the tests ran with (docs/versions.md)."""
 _ENTRIES_LEAST: Final = 200
-_SHM_LEAST_BYTES: Final = 64 * 2**20
 _CLOCK_S: Final = 2.0
 """Records of two hosts are ordered by their clocks."""
 _NAMED_S: Final = 32.0
@@ -53,9 +49,6 @@ _MARKS: Final = {
     OK: ("●", "green"),
 }
 """The worst first."""
-_SHOWN: Final = 3
-_TORCHFT_S: Final = 60.0
-"""TorchFT's default of each of its timeouts."""
 
 
 class DoctorFinding(NamedTuple):
@@ -65,16 +58,6 @@ class DoctorFinding(NamedTuple):
     do: str = ""
     """How to fix it; empty where nothing is wrong."""
     where: str = "this host"
-
-
-def _judged(check: str, said: str, *cases: tuple[object, str, str, str]) -> DoctorFinding:
-    """The first case that holds, else OK. A case: whether it holds, the state, what it adds to
-    `said`, and what to do.
-    """
-    for holds, state, more, do in cases:
-        if holds:
-            return DoctorFinding(check, state, said + more, do)
-    return DoctorFinding(check, OK, said)
 
 
 class RankHere(NamedTuple):
@@ -121,10 +104,11 @@ def of_versions() -> Iterator[DoctorFinding]:
         if have is None:
             said, do = f"no {name} beside {sys.executable}", "run it with the Python that trains"
             yield DoctorFinding("versions", UNKNOWN, said, do)
-            continue
-        do = f"known: {name} {', '.join(tried)}; see `unhooked` of /v1/state"
-        unknown = not have.startswith(tried)
-        yield _judged("versions", f"{name} {have}", (unknown, WARNING, " was not tried", do))
+        elif have.startswith(tried):
+            yield DoctorFinding("versions", OK, f"{name} {have}")
+        else:
+            do = f"known: {name} {', '.join(tried)}; see `unhooked` of /v1/state"
+            yield DoctorFinding("versions", WARNING, f"{name} {have} was not tried", do)
 
 
 def of_torchft_bugs(ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
@@ -145,42 +129,6 @@ def of_torchft_bugs(ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
         yield DoctorFinding(check, WARNING, said, do)
 
 
-def of_host_name(
-    ranks: Sequence[RankHere], lookup: Callable[[str], Iterable[str]] | None = None
-) -> Iterator[DoctorFinding]:
-    """Names that TorchFT and gloo give to others, which must reach them: this host's own, and
-    that of the group's store.
-    """
-    here = ("", None, "localhost", "127.0.0.1", "::1")
-    environs = [rank.environ for rank in ranks]
-    far = [e for e in environs if urlsplit(e.get("TORCHFT_LIGHTHOUSE", "")).hostname not in here]
-    stores = {environ["MASTER_ADDR"] for environ in far if "MASTER_ADDR" in environ}
-    for name in [socket.gethostname(), *sorted(stores)] if far else ():
-        yield of_name(name, lookup or _addresses)
-
-
-def _addresses(name: str) -> list[str]:
-    return [str(entry[4][0]) for entry in socket.getaddrinfo(name, None)]
-
-
-def of_name(name: str, lookup: Callable[[str], Iterable[str]] = _addresses) -> DoctorFinding:
-    """A name has to lead to more than this host itself."""
-    check = "host's name"
-    try:
-        addresses = sorted(set(lookup(name)))
-    except OSError as exc:
-        do = "add it to /etc/hosts or the DNS: TorchFT and gloo look it up"
-        return DoctorFinding(check, FAILED, f"{name}: {exc.strerror}", do)
-    said = f"{name} leads to {', '.join(addresses)}"
-    local = all(ip_address(address.partition("%")[0]).is_loopback for address in addresses)
-    why = ": on several hosts every heal ends with `connection refused`, or a timeout"
-    do = (
-        "let /etc/hosts give the name the address that the other hosts use, and torchrun's "
-        "--master-addr be one that they reach"
-    )
-    return _judged(check, said, (local, WARNING, why, do))
-
-
 def _version(name: str) -> str | None:
     try:
         return version(name)
@@ -188,42 +136,33 @@ def _version(name: str) -> str | None:
         return None
 
 
-def of_memory(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
-    """Where a rank's page goes."""
+def of_run_directory(environ: Mapping[str, str]) -> DoctorFinding:
+    """Each rank publishes itself in a folder in memory."""
     check, troubles = "run directory", list[str]()
+    do = "set LIGHTKEEPER_RUN_DIR to a folder in memory that only this user can enter"
     try:
         place = run_dir.first_usable(run_dir.candidates(environ), Path, troubles.append)
     except OSError as exc:
-        do = "set LIGHTKEEPER_RUN_DIR to a folder in memory that only this user can enter"
-        yield DoctorFinding(check, FAILED, str(exc), do)
-        return
-    filesystem = os.statvfs(place)
-    free_bytes = filesystem.f_bavail * filesystem.f_frsize
-    said = f"{place}, {free_bytes >> 20} MiB free"
-    mend = "a page on a disk costs a write at every step: mend the first place"
-    grow = (
-        "give the container more shared memory (docker --shm-size, an emptyDir of "
-        "medium Memory): data loaders need it too"
-    )
-    yield _judged(
-        check, said, (troubles, WARNING, f"; {'; '.join(troubles)}", mend),
-        (free_bytes < _SHM_LEAST_BYTES, WARNING, "", grow),
-    )  # fmt: skip
+        return DoctorFinding(check, FAILED, str(exc), do)
+    if troubles:
+        return DoctorFinding(check, WARNING, f"{place}; {'; '.join(troubles)}", do)
+    return DoctorFinding(check, OK, str(place))
 
 
-def of_ptrace(proc: Path = Path("/proc")) -> Iterator[DoctorFinding]:
+def of_ptrace(proc: Path = Path("/proc")) -> DoctorFinding:
     """Stacks have to be taken from outside."""
     try:
         scope = int((proc / "sys/kernel/yama/ptrace_scope").read_text(encoding="ascii"))
     except (OSError, ValueError):
         scope = 0
+    said = f"kernel.yama.ptrace_scope is {scope}"
+    if scope <= 1:  # with 1, a rank allows its own WorkerServer to trace it
+        return DoctorFinding("ptrace", OK, said)
     do = (
         "sysctl kernel.yama.ptrace_scope=1; in a container SYS_PTRACE. Without it "
         "hangs are named after 30 s instead of 12, and a held GIL without its line"
     )
-    # with 1, a rank allows its own WorkerServer to trace it
-    case = scope > 1, WARNING, ": no stacks from outside", do
-    yield _judged("ptrace", f"kernel.yama.ptrace_scope is {scope}", case)
+    return DoctorFinding("ptrace", WARNING, f"{said}: no stacks from outside", do)
 
 
 # -- the environment of a rank -------------------------------------------------------------------
@@ -251,92 +190,66 @@ def of_settings(rank: RankHere) -> Iterator[DoctorFinding]:
 
 def of_buffers(rank: RankHere) -> Iterator[DoctorFinding]:
     """Torch's recorders have to be on."""
-    check, do = "flight recorder's size", "unset it, or set 2000 or more"
-    names = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-    name = next(filter(rank.environ.__contains__, names), None)
-    text = "2000" if name is None else rank.environ[name]
-    said = "torch's default" if name is None else f"{name}={text}"
+    check, default = "flight recorder's size", rank.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE")
+    text = rank.environ.get("TORCH_FR_BUFFER_SIZE", default or "2000")
     entries = int(text) if text.isdigit() else 0
-    yield _judged(
-        check, said, (not entries, FAILED, ": torch's recorder is off", do),
-        (entries < _ENTRIES_LEAST, WARNING, ": torch's recorder holds hardly a step", do),
-    )  # fmt: skip
+    if entries >= _ENTRIES_LEAST:
+        yield DoctorFinding(check, OK, text)
+        return
+    state, what = (WARNING, "holds hardly a step") if entries else (FAILED, "is off")
+    do = "unset TORCH_FR_BUFFER_SIZE, or set 2000 or more"
+    yield DoctorFinding(check, state, f"{text}: torch's recorder {what}", do)
 
 
 def of_timeouts(rank: RankHere) -> Iterator[DoctorFinding]:
     """TorchFT's timeouts should outlast the naming of a hang, and the watchdog both."""
-    quorum_s = _seconds(rank, "TORCHFT_QUORUM_TIMEOUT_SEC", _TORCHFT_S)
-    work_s = _seconds(rank, "TORCHFT_TIMEOUT_SEC", _TORCHFT_S)
-    watchdog_s = _seconds(rank, "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", 480.0)
+
+    def seconds(name: str, default: float) -> float:
+        with suppress(ValueError):
+            return float(rank.environ.get(name) or default)
+        return default
+
+    quorum_s = seconds("TORCHFT_QUORUM_TIMEOUT_SEC", 60.0)
+    work_s = seconds("TORCHFT_TIMEOUT_SEC", 60.0)
+    watchdog_s = seconds("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", 480.0)
     said = (
         f"TorchFT's collectives {work_s:g} s, quorum {quorum_s:g} s; NCCL's watchdog "
         f"{watchdog_s:g} s"
     )
-    early = f"raise TorchFT's timeouts to more than {_NAMED_S + 6:g} s, or report phases"
-    watchdog = (
-        "raise TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC above TorchFT's timeouts, and the "
-        "timeout of init_process_group as well"
-    )
-    yield _judged(
-        "timeouts", said,
-        (min(work_s, quorum_s) < _NAMED_S + 6, WARNING,
-         ": the others give up before a hang without phases is named and out", early),
-        (watchdog_s <= max(work_s, quorum_s), FAILED,
-         ": the watchdog ends healthy ranks that wait for a quorum", watchdog),
-        (True, OK, " (a script may set others)", ""),
-    )  # fmt: skip
+    state, do = OK, ""
+    if min(work_s, quorum_s) < _NAMED_S + 6:
+        state = WARNING
+        said += ": the others give up before a hang without phases is named and out"
+        do = f"raise TorchFT's timeouts to more than {_NAMED_S + 6:g} s, or report phases"
+    elif watchdog_s <= max(work_s, quorum_s):
+        state = FAILED
+        said += ": the watchdog ends healthy ranks that wait for a quorum"
+        do = (
+            "raise TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC above TorchFT's timeouts, and the timeout of "
+            "init_process_group as well"
+        )
+    yield DoctorFinding("timeouts", state, said, do)
 
 
-def _seconds(rank: RankHere, name: str, usual: float) -> float:
-    try:
-        return float(rank.environ.get(name) or usual)
-    except ValueError:
-        return usual
-
-
-# -- its WorkerServer and its recorders ------------------------------------------------------------
-
-
-def of_worker(rank: RankHere) -> Iterator[DoctorFinding]:
-    """Its WorkerServer: if it answers, what it can read, and what it cannot hook."""
+def of_program(rank: RankHere) -> Iterator[DoctorFinding]:
+    """Its WorkerServer answers, and says the timeouts that the program set itself."""
     if rank.url is None:
         return
     try:
-        state = _get(f"{rank.url}{wire.PATH_STATE}", rank.environ).json()
-        newest = f"{rank.url}{wire.PATH_FLIGHT_RECORDER}?active=1"
-        record = wire.parse_flight_record(_get(newest, rank.environ).json())
-    except (requests.RequestException, ValueError) as exc:
+        state = _get(f"{rank.url}/v1/state", rank.environ).json()
+        least_s = min(state.get("timeouts", {}).values(), default=_BLOCKED_S)
+    except (requests.RequestException, ValueError, AttributeError) as exc:
         do = "its log stands in the run directory, NAME.log"
         yield DoctorFinding("WorkerServer", FAILED, f"{rank.url}: {_short(exc)}", do)
         return
     yield DoctorFinding("WorkerServer", OK, rank.url)
-    if unhooked := state.get("unhooked"):
-        said = f"it has no {', '.join(unhooked)}"
-        do = "this TorchFT is newer than lightkeeper: upgrade lightkeeper"
-        yield DoctorFinding("TorchFT's hooks", WARNING, said, do)
-    if timeouts := state.get("timeouts"):
-        yield _as_programmed(timeouts)
-    for name, part in record.parts:
-        check, recorder = "flight recorders", name or "fr_trace_json"
-        if part.error is None:
-            yield DoctorFinding(check, OK, f"{recorder} is read")
-        elif "torch.distributed is not imported" in part.error:
-            yield DoctorFinding(check, UNKNOWN, part.error, "ask again later")
-        else:
-            do = "its collectives are known by the rank's own ring alone"
-            yield DoctorFinding(check, WARNING, f"{recorder}: {part.error}", do)
+    if least_s < _BLOCKED_S:
+        said = f"one of the program's is {least_s:g} s: too short to name a rank that blocks"
+        do = f"give process groups and the Manager at least {_BLOCKED_S:g} s"
+        yield DoctorFinding("timeouts", WARNING, said, do)
 
 
-def _as_programmed(timeouts: Mapping[str, float]) -> DoctorFinding:
-    """A hang has to be named before the program's own timeouts end the ranks that wait."""
-    said = ", ".join(f"{name} {limit_s:g} s" for name, limit_s in sorted(timeouts.items()))
-    early = (
-        ": ranks give up before a rank that blocks is named, and before a save or an "
-        "evaluation of that length is over"
-    )
-    do = f"give process groups and the Manager at least {_BLOCKED_S:g} s"
-    case = min(timeouts.values()) < _BLOCKED_S, WARNING, early, do
-    return _judged("timeouts of the program", said, case)
+# -- the monitor -----------------------------------------------------------------------------------
 
 
 def _get(url: str, environ: Mapping[str, str] | None = None) -> requests.Response:
@@ -358,9 +271,6 @@ def _short(exc: Exception) -> str:
     while (inner := cause.__cause__ or cause.__context__) is not None:
         cause = inner
     return getattr(cause, "strerror", None) or f"{type(exc).__name__}: {exc}"[:160]
-
-
-# -- the monitor and the Lighthouse ----------------------------------------------------------------
 
 
 def of_monitors(
@@ -402,7 +312,15 @@ def _of_monitor(url: str, alive: Sequence[RankHere]) -> Iterator[DoctorFinding]:
         yield DoctorFinding("monitor", FAILED, f"{url}: {_short(exc)}", do)
         return
     yield DoctorFinding("monitor", OK, url)
-    yield from _of_clock(answer.headers.get("Date"), (began_s + time.time()) / 2)
+    with suppress(ValueError):
+        date = parsedate_to_datetime(answer.headers.get("Date", ""))
+        # it has whole seconds
+        apart_s = abs(date.timestamp() + 0.5 - (began_s + time.time()) / 2)
+        if apart_s > _CLOCK_S:
+            do = "run chrony or ntpd: records of two hosts are ordered by their clocks"
+            yield DoctorFinding("clock", WARNING, f"{apart_s:.0f} s apart from the monitor's", do)
+        else:
+            yield DoctorFinding("clock", OK, "that of the monitor's host")
     if not alive:
         return
     check = "monitor sees the ranks"
@@ -425,48 +343,17 @@ def _of_monitor(url: str, alive: Sequence[RankHere]) -> Iterator[DoctorFinding]:
             yield DoctorFinding(check, OK, health, where=name)
 
 
-def _of_clock(date: str | None, here_s: float) -> Iterator[DoctorFinding]:
-    try:
-        there_s = parsedate_to_datetime(date or "").timestamp() + 0.5  # it has whole seconds
-    except ValueError:
-        return
-    apart_s = abs(there_s - here_s)
-    if apart_s > _CLOCK_S:
-        do = "run chrony or ntpd: records of two hosts are ordered by their clocks"
-        yield DoctorFinding("clock", WARNING, f"{apart_s:.0f} s apart from the monitor's", do)
-    else:
-        yield DoctorFinding("clock", OK, "that of the monitor's host")
-
-
-def of_lighthouses(ranks: Sequence[RankHere]) -> Iterator[DoctorFinding]:
-    """Each Lighthouse has to answer."""
-    check = "Lighthouse"
-    for url in dict.fromkeys(rank.environ.get("TORCHFT_LIGHTHOUSE", "") for rank in ranks):
-        if not url:
-            said = "none: a job without TorchFT, or its script passes lighthouse_addr"
-            yield DoctorFinding(check, OK, said)
-            continue
-        try:
-            _get(url)
-        except requests.RequestException as exc:
-            do = "start it before the ranks; their first quorum request fails without it"
-            yield DoctorFinding(check, FAILED, f"{url}: {_short(exc)}", do)
-        else:
-            yield DoctorFinding(check, OK, url)
-
-
 # -- the command -----------------------------------------------------------------------------------
 
 
 def examine(environ: Mapping[str, str]) -> list[DoctorFinding]:
     """All checks, of this host and of its ranks, or of a rank that would start here."""
     ranks = ranks_here(environ) or [RankHere("a rank started here", environ)]
-    findings = [*of_versions(), *of_memory(environ), *of_ptrace()]
+    findings = [*of_versions(), of_run_directory(environ), of_ptrace()]
     for rank in ranks:
-        for check in (of_settings, of_buffers, of_timeouts, of_worker):
+        for check in (of_settings, of_buffers, of_timeouts, of_program):
             findings += [finding._replace(where=rank.name) for finding in check(rank)]
-    torchft = [*of_lighthouses(ranks), *of_torchft_bugs(ranks), *of_host_name(ranks)]
-    return [*findings, *of_monitors(ranks, environ), *torchft]
+    return [*findings, *of_torchft_bugs(ranks), *of_monitors(ranks, environ)]
 
 
 def print_findings(findings: Iterable[DoctorFinding]) -> None:
@@ -479,9 +366,7 @@ def print_findings(findings: Iterable[DoctorFinding]) -> None:
         places.items(), key=lambda pair: list(_MARKS).index(pair[0].state)
     ):
         mark, colour = _MARKS[finding.state]
-        where = ", ".join(names[:_SHOWN])
-        where += f" and {len(names) - _SHOWN} more" if names[_SHOWN:] else ""
-        head = f"[{colour}]{mark}[/] [bold]{finding.check}[/] ({escape(escaped(where))})"
+        head = f"[{colour}]{mark}[/] [bold]{finding.check}[/] ({escape(escaped(', '.join(names)))})"
         console.print(f"{head}: {escape(escaped(finding.said))}")
         if finding.do:
             console.print(f"    -> {escape(escaped(finding.do))}")

@@ -13,7 +13,6 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -21,17 +20,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from ipaddress import ip_address
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
-from lightkeeper.worker_server.check_host import (
-    DISK,
-    MATMUL,
-    MEMORY,
-    Figure,
-    HostFigures,
-    rounds,
-)
-from lightkeeper.worker_server.doctor import FAILED, OK, of_name
+from lightkeeper.worker_server.check_host import MATMUL, MEMORY, Figure, HostFigures, rounds
 
 _WARM_S: Final = {"cpu": 0.3, "cuda": 2.0}
 """Clocks of an idle GPU need about 2 s."""
@@ -42,7 +35,7 @@ _COPY_BYTES: Final = {"cpu": 256 * 2**20, "cuda": 2**30}
 """More than a cache."""
 _LINK_BYTES: Final = {"cpu": 4 * 2**20, "cuda": 2**30}
 """Slow InfiniBand links show in messages of a GiB."""
-_FILE_BYTES: Final = 8 * 2**20
+_ROOM_BYTES: Final = 16 * 2**20
 _STUCK_S: Final = 10.0
 _ROUNDS_MOST: Final = 8
 _PARENT: Final = os.fdopen(os.dup(1), "w")
@@ -109,25 +102,28 @@ def _witness(witness: Any) -> None:
 
 def _room(where: str) -> None:
     room = os.statvfs(where)
-    if room.f_bavail * room.f_frsize < 2 * _FILE_BYTES:
+    if room.f_bavail * room.f_frsize < _ROOM_BYTES:
         _tell(note=["room", "bad", f"{where} is full"])
 
 
-def _name(host: str, several: bool) -> None:
-    """Note if the store's name leads to a place that the other hosts reach too."""
-    finding = of_name(host)
-    state = "bad" if finding.state == FAILED or (several and finding.state != OK) else "fine"
-    _tell(note=["store's name", state, finding.said])
+def _name(check: str, name: str, on_loopback: str) -> None:
+    """A name that other hosts are given; `on_loopback`: the state where it leads back to this one.
+
+    Raises:
+        OSError: it leads nowhere.
+    """
+    addresses = sorted(
+        {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(name, None)}
+    )
+    state = on_loopback if all(ip_address(each).is_loopback for each in addresses) else "fine"
+    _tell(note=[check, state, f"{name} leads to {', '.join(addresses)}"])
 
 
-def _reach(check: str, host: str, port: int) -> None:
-    try:
-        socket.create_connection((host, port), 3.0).close()
-    except OSError as exc:  # training does not depend on the monitor
-        state = "note" if check == "monitor" else "bad"
-        _tell(note=[check, state, f"{host}:{port}: {exc}"])
-    else:
-        _tell(note=[check, "fine", f"{host}:{port} answers"])
+def _reach(lighthouse: str) -> None:
+    parts = urlsplit(lighthouse)
+    where = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    socket.create_connection(where, 3.0).close()
+    _tell(note=["Lighthouse", "fine", f"{lighthouse} answers"])
 
 
 class HostProbe(NamedTuple):
@@ -140,21 +136,6 @@ class HostProbe(NamedTuple):
     def measured(self, name: str, unit: str, value: float, device: str = "") -> None:
         self.figures.append(Figure(name, unit, value, device))
         _tell(figure=self.figures[-1])
-
-    def folder(self, name: str, where: str) -> None:
-        """Write, fsync and read back."""
-        data = os.urandom(_FILE_BYTES)
-        with tempfile.TemporaryFile(dir=where) as file:
-
-            def once() -> None:
-                file.seek(0)
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-                file.seek(0)
-                file.read()
-
-            self.measured(name, "MB/s", max(_rates(once, _FILE_BYTES / 1e6, 10)))
 
     def device(self, number: int) -> Any:
         return self.torch.device("cpu") if self.kind == "cpu" else self.torch.device("cuda", number)
@@ -245,8 +226,7 @@ class Meeting:
             self.store = make(address, port, None, False, timeout=wait)
             self.holds = False
         self.number = self.store.add("arrived", 1) - 1
-        me = [plan["host"], plan["rank"], self.number]
-        self.store.set(f"name/{self.number}", json.dumps(me))
+        self.store.set(f"name/{self.number}", json.dumps([plan["host"], self.number]))
 
     def agreed(self, key: str, prefix: str, count: int, end_s: float) -> list[Any]:
         """The values of all that are there in time: who holds the store closes the list."""
@@ -279,12 +259,9 @@ def _meet(
         said = f"{plan['store_host']}:{plan['store_port']}: {exc}".partition("\n")[0]
         _tell(note=["hosts", "missing", said])
         return None
-    names, numbers = [name for name, *_ in world], [number for *_, number in world]
+    names, numbers = [name for name, _ in world], [number for _, number in world]
     if len(world) < plan["hosts"]:
-        there = [rank for _, rank, _ in world]
-        lost = ", ".join(str(rank) for rank in range(plan["hosts"]) if rank not in there)
-        who = "the others" if None in there else f"host {lost}"
-        said = f"{', '.join(names)} are there; {who} did not come in time"
+        said = f"{', '.join(names)} came in time, of {plan['hosts']}"
         _tell(note=["hosts", "missing", said])
     if meeting.number not in numbers:
         _tell(note=["hosts", "missing", "the others began without this one: it came too late"])
@@ -324,15 +301,17 @@ def main() -> None:
     for where in (".", "/dev/shm"):  # noqa: S108 - looked at
         _guarded(f"room in {where}", partial(_room, where))
     if plan["store_host"]:
-        _guarded("store's name", partial(_name, plan["store_host"], plan["hosts"] > 1))
-    for check, name, port in plan["reach"]:
-        _guarded(check, partial(_reach, check, name, port))
+        state = "bad" if plan["hosts"] > 1 else "note"
+        _guarded("store's name", partial(_name, "store's name", plan["store_host"], state))
+        own = partial(_name, "host's name", socket.gethostname(), "note")  # for TorchFT and gloo
+        _guarded("host's name", own, state="note")
+    if plan["lighthouse"]:
+        _guarded("Lighthouse", partial(_reach, plan["lighthouse"]))
     _tell(doing="loading torch")
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError:
-        _tell(note=["torch", "cannot be read", "not installed: neither cores nor links compared"])
-        _guarded(DISK, partial(HostProbe(None, "cpu", []).folder, DISK, "."))
+        _tell(note=["torch", "cannot be read", "not installed: nothing is compared"])
         return
     torch.set_num_threads(1)
     probe = HostProbe(torch, "cuda" if torch.cuda.is_available() else "cpu", [])
@@ -340,7 +319,6 @@ def main() -> None:
     limit_s = plan["limit_s"] / 3
     _guarded(MATMUL, probe.compute, limit_s)
     _guarded(MEMORY, probe.copies, limit_s)
-    _guarded(DISK, partial(probe.folder, DISK, "."))
     if met is None:
         return
     meeting, names = met

@@ -53,8 +53,7 @@ class KillFleet(Fleet):
         return [
             sys.executable, "-m", "lightkeeper.trainer.supervisor", "--group", name,
             "--hosts", ",".join(f"host-{index}{letter}" for letter in "abcd"),
-            "--monitor", self.monitor_url, "--nproc", str(self.ranks_per_group),
-            "--log-dir", str(self.folder / "logs"),
+            "--nproc", str(self.ranks_per_group),
             "--status-file", str(self.folder / "events" / f"{name}.jsonl"),
             "--", *self.arguments(),
         ]  # fmt: skip

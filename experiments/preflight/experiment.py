@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from experiments import harness
 from experiments.netlab.lab import Lab, why_not
-from lightkeeper.worker_server.check_host import DISK, LINK, MATMUL, MEMORY
+from lightkeeper.worker_server.check_host import LINK, MATMUL, MEMORY
 
 ROOT: Final = Path(__file__).parents[2]
 HOSTS: Final = ("n1", "n2", "n3", "n4")
@@ -109,7 +109,7 @@ def _behind(runs: list[dict[str, Any]]) -> dict[tuple[str, bool], list[float]]:
     for run in runs:
         for key, value in run["figures"].items():
             host, _, figure = key.partition(" ")
-            if figure not in (MATMUL, MEMORY, DISK, LINK):  # of earlier versions
+            if figure not in (MATMUL, MEMORY, LINK):  # of earlier versions
                 continue
             others = [run["figures"][f"{each} {figure}"] for each in HOSTS if each != host]
             place = behind.setdefault((figure, host == run["slowed"]), [])

@@ -24,7 +24,6 @@ from lightkeeper.monitor.act.schedulers.build import DRIVERS, SchedulerOptions, 
 from lightkeeper.monitor.act.schedulers.kubernetes import DNS, KubeOptions, KubeUnusableError
 from lightkeeper.monitor.act.schedulers.slurm import Removal
 from lightkeeper.monitor.commands.command import (
-    DONE,
     FAILED,
     FILE,
     CommandError,
@@ -85,10 +84,6 @@ def _labels(texts: tuple[str, ...]) -> Mapping[str, str]:
     return labels
 
 
-def _public_url(public_url: str | None) -> str | None:
-    return web_url("--public-url", public_url).rstrip("/") if public_url else None
-
-
 _option: Final = functools.partial(option, section="Notify")
 _sink_options: Final = gathered(
     "sinks",
@@ -107,7 +102,9 @@ _sink_options: Final = gathered(
     _option("--notify-label", multiple=True, metavar="NAME=VALUE",
             help="label on every alert, such as cluster=a; repeatable"),
 )  # fmt: skip
-_url_option: Final = gathered("public_url", _public_url, _option(
+_url_option: Final = gathered("public_url", lambda public_url: (
+    web_url("--public-url", public_url).rstrip("/") if public_url else None
+), _option(
     "--public-url", metavar="URL", envvar="LIGHTKEEPER_PUBLIC_URL",
     help="of the monitor, as people reach it: for links in messages (default: where it is bound)",
 ))  # fmt: skip
@@ -127,11 +124,8 @@ def check_notify(
 ) -> int:
     """Send a test message to every sink.
 
-    examples:
-      send one to every receiver:
-        lightkeeper check notify --notify-alertmanager http://am:9093
-      the same options belong to the monitor:
-        lightkeeper monitor ... --notify-alertmanager http://am:9093
+    The same options belong to the monitor:
+      lightkeeper check notify --notify-alertmanager http://am:9093
 
     exit status: 0 all took it, 1 one did not, 2 wrong arguments.
     docs/alerts.md has the messages, and what is sent when.
@@ -149,33 +143,24 @@ def check_notify(
         answers = [_try(fetcher, sink, message) for sink in receivers]
     finally:
         fetcher.close()
-    columns = {"sink": "sink", "url": "at", "ok": "took it", "said": "said"}
-    show_checks("a test message to every sink", "sinks", answers, columns, as_json=as_json)
-    return DONE if all(answer["ok"] for answer in answers) else FAILED
+    return show_checks("sinks", answers, as_json=as_json)
 
 
 def _test(url: str) -> Notice:
     now_s = time.time()
-    return Notice(
-        key=f"test {now_s:.3f}",
-        event=Event.TEST,
-        incident_id="test",
-        severity=Severity.WARNING,
-        title=f"lightkeeper on {socket.gethostname()}: a test",
-        text="Somebody ran lightkeeper check notify. Nothing is wrong.",
-        since_s=now_s,
-        url=url,
-    )
+    title = f"lightkeeper on {socket.gethostname()}: a test"
+    text = "Somebody ran lightkeeper check notify. Nothing is wrong."
+    key = f"test {now_s:.3f}"
+    return Notice(key, Event.TEST, "test", Severity.WARNING, title, text, now_s, url=url)
 
 
 def _try(fetcher: Fetcher, sink: Sink, message: Message) -> dict[str, Any]:
-    where = shown_url(sink.post([message]).url)
+    row = {"sink": sink.name, "url": shown_url(sink.post([message]).url)}
     try:
         answer = send(fetcher, sink, [message])
-        ok, said = 200 <= answer.status < 300, answer.summary
     except FetchError as exc:
-        ok, said = False, str(exc)
-    return {"sink": sink.name, "url": where, "ok": ok, "said": said}
+        return {**row, "ok": False, "said": str(exc)}
+    return {**row, "ok": 200 <= answer.status < 300, "said": answer.summary}
 
 
 # -- schedulers --------------------------------------------------------------------------------
@@ -279,16 +264,11 @@ def check_scheduler(
 ) -> int:
     """Would Slurm, Kubernetes or the webhook do what the monitor asks for? Changes nothing.
 
-    examples:
-      would draining work here, as this user?
-        lightkeeper check scheduler --scheduler slurm
-      cordon, taint, and delete pods of the job's namespace?
-        lightkeeper check scheduler --scheduler kubernetes --namespace train
-      is the webhook there, and does it verify signatures?
-        lightkeeper check scheduler --scheduler webhook=https://cluster.example/lightkeeper \\
-            --scheduler-webhook-secret-file secret
-      the same options belong to the monitor:
-        lightkeeper monitor ... --scheduler slurm
+    examples, whose options belong to the monitor, too:
+      lightkeeper check scheduler --scheduler slurm
+      lightkeeper check scheduler --scheduler kubernetes --namespace train
+      lightkeeper check scheduler --scheduler webhook=https://cluster.example/lightkeeper \\
+          --scheduler-webhook-secret-file secret
 
     exit status: 0 all would work, 1 something would not, 2 wrong arguments.
     docs/deploy.md has the rest.
@@ -310,6 +290,4 @@ def check_scheduler(
             for done in scheduler.checks(_CHECK_S)
         ]
         scheduler.close()
-    columns = {"scheduler": "scheduler", "check": "check", "ok": "works", "said": "said"}
-    show_checks("what would work", "checks", rows, columns, as_json=as_json)
-    return DONE if all(row["ok"] for row in rows) else FAILED
+    return show_checks("checks", rows, as_json=as_json)

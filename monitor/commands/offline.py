@@ -237,21 +237,29 @@ def print_analysis(out: Console, report: Report, *, details: bool = False) -> No
         for name, seen in report.live.facts:
             out.print(Text(f"   {name}: {seen}"))
         out.print(Text("\nby the flight records alone:", "dim"))
-    out.print(Text(report.answer, "bold red" if report.findings else "bold green"))
-    out.print(Text(report.read, "dim"))
-    for number, finding in enumerate(report.findings, start=1):
-        out.print("", *verdict(number, finding, 44), sep="\n")
-    if report.waits is not None and (report.findings or details):
-        out.print("", drawn(report.waits), sep="\n")
-    for part in limits(report.limits):
-        out.print(part)
+    waits = report.waits if report.findings or details else None
+    print_verdicts(out, (report.answer, report.read), report.findings, waits, report.limits)
 
 
-def verdict(number: int, words: FindingWords, width: int) -> Iterator[RenderableType]:
-    """Lines of one verdict; `width` is that of the facts' names. Empty facts are left out.
+def print_verdicts(
+    out: Console, answer: tuple[str, str], findings: Sequence[FindingWords],
+    table: ReportTable | None, limits: Sequence[str],
+) -> None:  # fmt: skip
+    """The answer and what was read, each verdict, a table, what limits the answer."""
+    out.print(Text(answer[0], "bold red" if findings else "bold green"))
+    out.print(Text(answer[1], "dim"))
+    for number, finding in enumerate(findings, start=1):
+        out.print("", *_verdict(number, finding), sep="\n")
+    if table is not None:
+        out.print("", _drawn(table), sep="\n")
+    if limits:
+        out.print(Text("\nwhat limits this", "bold"))
+    for line in limits:
+        out.print(Padding(Text(f"- {line}"), (0, 0, 0, 2)))
 
-    Texts are printed as they are: clean those from files first.
-    """
+
+def _verdict(number: int, words: FindingWords) -> Iterator[RenderableType]:
+    """Lines of one verdict, texts as they are: clean those from files first."""
     unsure = words.confidence is Confidence.UNSURE
     heading = Text(f"{number}. {words.who}", "bold magenta" if unsure else "bold red")
     heading.append(f": {words.what}", "bold")
@@ -259,22 +267,14 @@ def verdict(number: int, words: FindingWords, width: int) -> Iterator[Renderable
     yield heading
     yield Padding(Text(sentence(words.reason)), _INDENT)
     grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", max_width=width)
+    grid.add_column(style="dim", max_width=44)
     grid.add_column(overflow="fold")
     for name, seen in words.known:
         grid.add_row(Text(name), Text(seen))
     yield Padding(grid, _INDENT)
 
 
-def limits(lines: Sequence[str]) -> Iterator[RenderableType]:
-    """What limits an answer."""
-    if lines:
-        yield Text("\nwhat limits this", "bold")
-    for line in lines:
-        yield Padding(Text(f"- {line}"), (0, 0, 0, 2))
-
-
-def drawn(shown: ReportTable) -> Table:
+def _drawn(shown: ReportTable) -> Table:
     """The first two cells of a row with a role have its colour."""
     table = Table(
         title=shown.title or None, title_justify="left", title_style="bold", header_style="bold"

@@ -19,7 +19,7 @@ from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.text import Text
 
-from lightkeeper.monitor.commands.command import CommandError
+from lightkeeper.monitor.commands.command import DONE, FAILED, CommandError
 from lightkeeper.monitor.model.units import clean, utc
 from lightkeeper.monitor.show.terminal.tables import Column, table
 from lightkeeper.worker_server.plain_text import escaped
@@ -92,16 +92,13 @@ def print_json(body: Any) -> None:
     sys.stdout.write(json.dumps(body, indent=2) + "\n")
 
 
-def show_checks(
-    title: str, name: str, checks: Sequence[Mapping[str, Any]], columns: Mapping[str, str],
-    *, as_json: bool,
-) -> None:  # fmt: skip
-    """Print checks, each with `ok`; `columns`: keys and their headings."""
+def show_checks(name: str, checks: Sequence[Mapping[str, Any]], *, as_json: bool) -> int:
+    """Print checks, each with `ok`, under the names of their fields; the exit status."""
     if as_json:
         print_json({"schema": 1, name: checks})
     else:
-        rows = [[row[key] for key in columns] for row in checks]
-        show_table(console(), title, tuple(columns.values()), rows)
+        show_table(console(), "", [*next(iter(checks), ())], [[*row.values()] for row in checks])
+    return DONE if all(row["ok"] for row in checks) else FAILED
 
 
 def show_table(

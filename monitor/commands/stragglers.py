@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import click
 from rich.console import Console
-from rich.text import Text
 
 from lightkeeper.monitor.commands.command import (
     DONE,
@@ -24,11 +23,9 @@ from lightkeeper.monitor.commands.offline import (
     Progress,
     composed,
     deadline,
-    drawn,
-    limits,
     print_judgement,
+    print_verdicts,
     shown_path,
-    verdict,
 )
 from lightkeeper.monitor.model.units import clean, counted, sentence
 from lightkeeper.monitor.offline.slow import SlowKind, SlowReport, SlowVerdict, judge, named_ranks
@@ -165,13 +162,10 @@ def print_stragglers(console: Console, table: TimingTable, report: SlowReport) -
     culprits = named_ranks(table, report.culprits) if report.culprits else ""
     unnamed = sum(not verdict.culprits for verdict in report.verdicts)
     answer = found_line("straggler", len(report.verdicts), unnamed, culprits, "the table does")
-    console.print(Text(answer, "bold red" if report.verdicts else "bold green"))
-    console.print(Text(_read(table, report), "dim"))
-    for number, slow in enumerate(report.verdicts, 1):
-        console.print("", *verdict(number, _words(table, slow), 24), sep="\n")
-    console.print("", drawn(_slowest(table, report)), sep="\n")
-    for part in limits([clean(note) for note in report.notes]):
-        console.print(part)
+    findings = [_words(table, slow) for slow in report.verdicts]
+    notes = [clean(note) for note in report.notes]
+    said = answer, _read(table, report)
+    print_verdicts(console, said, findings, _slowest(table, report), notes)
 
 
 def _read(table: TimingTable, report: SlowReport) -> str:

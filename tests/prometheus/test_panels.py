@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from lightkeeper.trainer.demo import DemoFleet, demo_options, start_fleet, wait_until_whole
+from lightkeeper.trainer.demo import DemoFleet, DemoLog, demo_options, start_fleet, wait_until_whole
 from tests.dashboards import asked, contract
 from tests.prometheus import healthy
 from tests.prometheus.server import Prometheus, example_config, prometheus
@@ -85,13 +85,13 @@ def test_no_panel_is_empty_and_both_pages_hold_what_the_catalogue_says(tmp_path:
         start_fleet(options, tmp_path) as fleet,
         prometheus(example_config(fleet.monitor_url)) as prom,
     ):
-        wait_until_whole(fleet, lambda _snapshot, _what: None, 180)
+        wait_until_whole(fleet, DemoLog(), 180)
         urls = {rank["rank"]: rank["url"] for rank in fleet.monitor.snapshot()["ranks"]}
         growing = "deriv(lightkeeper_rank_collective_enqueued[6s]) > 0"
         prom.wait_for(f"count({growing}) == {len(urls)}", within_s=30)
         healthy.assert_silent(fleet.monitor_url, tmp_path)
         ask_every_panel(prom, fleet)
-        wait_until_whole(fleet, lambda _snapshot, _what: None, 150)
+        wait_until_whole(fleet, DemoLog(), 150)
         # nothing else than the catalogue says, and what is never left out
         pages = metric_names(fleet.monitor_url, urls["rg_1.0"])
         assert pages - contract.FAMILIES == set()

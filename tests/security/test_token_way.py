@@ -180,7 +180,6 @@ def _register(url: str) -> None:
 def _doctor(url: str) -> None:
     environ = {"LIGHTKEEPER_TOKEN": "secret", "LIGHTKEEPER_MONITOR": url}
     rank = doctor.RankHere("rg_0.0", environ, url)
-    list(doctor.of_worker(rank))
     list(doctor.of_monitors([rank], environ))
 
 

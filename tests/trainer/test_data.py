@@ -15,36 +15,35 @@ def batches(*arguments, text=TEXT, group=1, reader=0):
 
 def test_the_same_place_and_step_give_the_same_batch_with_no_state_in_between():
     reader = batches()
-    first, _ = reader.draw(900, 0)
-    reader.draw(3, 0)
+    first, _ = reader.draw(900)
+    reader.draw(3)
 
-    again, _ = batches().draw(900, 0)
+    again, _ = batches().draw(900)
 
     assert torch.equal(first, again)
 
 
 def test_every_part_of_the_key_changes_the_batch():
-    base, _ = batches().draw(900, 0)
+    base, _ = batches().draw(900)
     changed = {
-        "seed": batches("--seed", "7").draw(900, 0),
-        "step": batches().draw(901, 0),
-        "group": batches(group=2).draw(900, 0),
-        "reader": batches(reader=1).draw(900, 0),
-        "number": batches().draw(900, 1),
+        "seed": batches("--seed", "7").draw(900),
+        "step": batches().draw(901),
+        "group": batches(group=2).draw(900),
+        "reader": batches(reader=1).draw(900),
     }
     for part, (other, _) in changed.items():
         assert not torch.equal(base, other), part
 
 
 def test_the_target_of_a_byte_is_the_byte_after_it():
-    inputs, targets = batches().draw(900, 0)
+    inputs, targets = batches().draw(900)
 
     assert inputs.shape == targets.shape == (4, 16)
     assert torch.equal((inputs + 1) % 256, targets)
 
 
 def test_the_last_byte_of_a_text_can_be_drawn():
-    inputs, targets = batches("--context", "1", text=b"ab").draw(900, 0)
+    inputs, targets = batches("--context", "1", text=b"ab").draw(900)
 
     assert inputs.tolist() == [[97]] * 4
     assert targets.tolist() == [[98]] * 4

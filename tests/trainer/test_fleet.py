@@ -64,7 +64,7 @@ def test_two_ranks_in_a_group_tell_every_phase_hold_half_the_model_and_end_with_
 
 
 def test_groups_hold_equal_weights_from_the_first_step_on(tmp_path):
-    steps = ("--steps", "6", "--min-replicas", "2", "--accumulate", "2")
+    steps = ("--steps", "6", "--min-replicas", "2")
     fleet = Forks(tmp_path, *OFTEN, *steps).add("rg_0", 2).add("rg_1", 2)
     with lighthouse(fleet):
         fleet.start_all()

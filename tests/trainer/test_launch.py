@@ -13,6 +13,9 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.integration
 
+RUN = f"run-{os.getpid()}"
+"""Other workers run the same tests."""
+
 
 @pytest.fixture
 def start():
@@ -44,15 +47,15 @@ def process_state(pid):
 
 
 def torchrun_launch(start, mark):
-    return supervisor.Launch(start(mark), mark, grace_s=2.0)
+    return supervisor.Launch(start(mark), mark)
 
 
 def test_a_stopped_rank_that_outlived_torchrun_is_killed_and_a_sidecar_is_not(start):
-    launch = torchrun_launch(start, "run.1")
+    launch = torchrun_launch(start, f"{RUN}.1")
     launch.process.kill()
     launch.process.wait()
-    rank = start("run.1")
-    sidecar = start("run.1", "-m", "lightkeeper.worker_server.sidecar")
+    rank = start(f"{RUN}.1")
+    sidecar = start(f"{RUN}.1", "-m", "lightkeeper.worker_server.sidecar")
     os.kill(rank.pid, signal.SIGSTOP)
 
     assert launch.sweep() == [rank.pid]
@@ -61,8 +64,8 @@ def test_a_stopped_rank_that_outlived_torchrun_is_killed_and_a_sidecar_is_not(st
 
 
 def test_another_launch_and_another_supervisor_are_left_alone(start):
-    launch = torchrun_launch(start, "run.1")
-    others = [start("run.10"), start("other.1")]
+    launch = torchrun_launch(start, f"{RUN}.1")
+    others = [start(f"{RUN}.10"), start(f"other-{RUN}.1")]
     launch.process.kill()
     launch.process.wait()
 
@@ -71,10 +74,12 @@ def test_another_launch_and_another_supervisor_are_left_alone(start):
 
 
 def test_stop_ends_a_torchrun_that_does_not_react(start):
-    launch = torchrun_launch(start, "run.1")
-    os.kill(launch.pid, signal.SIGSTOP)
+    launch = torchrun_launch(start, f"{RUN}.1")
+    os.kill(launch.process.pid, signal.SIGSTOP)
     # Not yet stopped, it would still hear a SIGTERM that comes together with the SIGSTOP.
-    wait_for(lambda: process_state(launch.pid) == "T", within_s=10, what="the process stops")
+    wait_for(
+        lambda: process_state(launch.process.pid) == "T", within_s=10, what="the process stops"
+    )
 
     launch.stop()
 
@@ -82,9 +87,9 @@ def test_stop_ends_a_torchrun_that_does_not_react(start):
 
 
 def test_close_ends_the_sidecars_of_all_launches(start):
-    launcher = supervisor.Launcher("rg_1", 1, [], grace_s=2.0, run_id="run")
+    launcher = supervisor.Launcher("rg_1", 1, [], run_id=RUN)
     sidecars = [
-        start(f"run.{number}", "-m", "lightkeeper.worker_server.sidecar") for number in (1, 12)
+        start(f"{RUN}.{number}", "-m", "lightkeeper.worker_server.sidecar") for number in (1, 12)
     ]
 
     assert sorted(launcher.close()) == sorted(sidecar.pid for sidecar in sidecars)

@@ -9,11 +9,10 @@ from email.utils import formatdate
 
 import pytest
 
-from lightkeeper.worker_server import doctor, run_dir, wire
+from lightkeeper.worker_server import doctor, run_dir
 from lightkeeper.worker_server.doctor import FAILED, OK, UNKNOWN, WARNING, RankHere
 from tests.http_server import FakeServer
 from tests.ports import free_port
-from tests.worker_server.boxes import HEADS, IDENTITY, PROCESS, STEP
 from tests.worker_server.ranks import ROOT
 
 
@@ -66,24 +65,19 @@ def test_versions(monkeypatch, have, states):
 
 
 def test_the_run_directory(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_dir, "candidates", lambda _: (tmp_path / "a",))
-    assert told(doctor.of_memory({})) == [("run directory", OK)]
     (tmp_path / "file").touch()
-    monkeypatch.setattr(run_dir, "candidates", lambda _: (tmp_path / "file", tmp_path / "a"))
-    (check,) = doctor.of_memory({})
-    assert (check.state, "file" in check.said) == (WARNING, True)
-    monkeypatch.setattr(run_dir, "candidates", lambda _: (tmp_path / "file",))
-    assert told(doctor.of_memory({})) == [("run directory", FAILED)]
-    monkeypatch.setattr(doctor, "_SHM_LEAST_BYTES", 2**60)
-    monkeypatch.setattr(run_dir, "candidates", lambda _: (tmp_path / "a",))
-    assert "shm-size" in next(doctor.of_memory({})).do
+    for places, state in ((["a"], OK), (["file", "a"], WARNING), (["file"], FAILED)):
+        folders = tuple(tmp_path / place for place in places)
+        monkeypatch.setattr(run_dir, "candidates", lambda _, folders=folders: folders)
+        finding = doctor.of_run_directory({})
+        assert (finding.state, "file" in finding.said) == (state, "file" in places)
 
 
 @pytest.mark.parametrize(("scope", "state"), [("0", OK), ("1", OK), ("2", WARNING), ("3", WARNING)])
 def test_ptrace(tmp_path, scope, state):
     (tmp_path / "sys/kernel/yama").mkdir(parents=True)
     (tmp_path / "sys/kernel/yama/ptrace_scope").write_text(scope)
-    assert told(doctor.of_ptrace(tmp_path)) == [("ptrace", state)]
+    assert doctor.of_ptrace(tmp_path).state == state
 
 
 # -- a rank's environment --------------------------------------------------------------------------
@@ -126,57 +120,26 @@ def test_the_order_of_the_timeouts(environ, state):
     assert told(doctor.of_timeouts(rank(**environ))) == [("timeouts", state)]
 
 
-# -- a rank's WorkerServer -------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("state", "checks"),
+    [
+        ({}, [("WorkerServer", OK)]),
+        ({"timeouts": {"collective": 60.0}}, [("WorkerServer", OK)]),
+        (
+            {"timeouts": {"collective": 8.0, "quorum": 60.0}},
+            [("WorkerServer", OK), ("timeouts", WARNING)],
+        ),
+        ([], [("WorkerServer", FAILED)]),
+    ],
+)
+def test_timeouts_of_the_program_leave_time_to_name_a_hang(server, state, checks):
+    assert told(doctor.of_program(rank(server.url))) == [("WorkerServer", FAILED)]
+    server.answers = {"/v1/state": state}
+    assert told(doctor.of_program(rank(server.url))) == checks
+    assert told(doctor.of_program(rank())) == []
 
 
-def answers(unhooked=(), error=None):
-    report = wire.StateReport(IDENTITY, PROCESS, STEP, HEADS, unhooked=unhooked)
-    part = wire.BackendRecord(record=None if error else {"version": "2.10"}, error=error)
-    record = wire.FlightRecord(
-        IDENTITY, True, {}, (), 0, {"version": "2.10"}, recorders={"dump_nccl_trace_json": part}
-    )
-    return {
-        wire.PATH_STATE: wire.to_json(report), wire.PATH_FLIGHT_RECORDER: wire.to_json(record)
-    }  # fmt: skip
-
-
-def test_a_worker_server_that_answers_is_asked_with_the_ranks_own_token(server):
-    server.answers = answers()
-    checks = list(doctor.of_worker(rank(server.url, LIGHTKEEPER_TOKEN="sesame")))
-    assert told(checks) == [
-        ("WorkerServer", OK),
-        ("flight recorders", OK),
-        ("flight recorders", OK),
-    ]
-    assert set(server.tokens) == {"Bearer sesame"}
-    assert told(doctor.of_worker(rank())) == []
-
-
-def test_a_worker_server_that_does_not_answer(server):
-    assert told(doctor.of_worker(rank(server.url))) == [("WorkerServer", FAILED)]
-    server.answers = {wire.PATH_STATE: [], wire.PATH_FLIGHT_RECORDER: []}
-    assert told(doctor.of_worker(rank(server.url))) == [("WorkerServer", FAILED)]
-
-
-def test_a_torchft_that_is_not_hooked_and_a_recorder_that_is_not_read(server):
-    server.answers = answers(("Manager.start_quorum",), "dump_nccl_trace_json: HTTP 500")
-    checks = list(doctor.of_worker(rank(server.url)))
-    assert told(checks)[1:] == [
-        ("TorchFT's hooks", WARNING), ("flight recorders", OK), ("flight recorders", WARNING),
-    ]  # fmt: skip
-    server.answers = answers(error="torch.distributed is not imported in the rank")
-    assert told(doctor.of_worker(rank(server.url)))[2] == ("flight recorders", UNKNOWN)
-
-
-@pytest.mark.parametrize(("limit_s", "state"), [(8.0, WARNING), (60.0, OK)])
-def test_timeouts_of_the_program_leave_time_to_name_a_hang(server, limit_s, state):
-    server.answers = answers()
-    server.answers[wire.PATH_STATE] |= {"timeouts": {"collective": limit_s, "quorum": 60.0}}
-    checks = list(doctor.of_worker(rank(server.url)))
-    assert told(checks)[1] == ("timeouts of the program", state)
-
-
-# -- the monitor and the Lighthouse ----------------------------------------------------------------
+# -- the monitor -----------------------------------------------------------------------------------
 
 
 def test_a_monitor_that_is_not_set_or_away(server):
@@ -195,11 +158,12 @@ def test_a_monitor_sees_the_ranks_or_not(server, health, state):
     ranks = [{"rank": "rg_1.0", "health": "healthy", **another}]  # of the same name
     ranks += [] if health is None else [{"rank": "train_1.0", "health": health, **own}]
     server.answers = {"/healthz": {}, "/v1/ranks": {"ranks": ranks}}
-    here = rank(own["url"], LIGHTKEEPER_MONITOR=server.url)
+    here = rank(own["url"], LIGHTKEEPER_MONITOR=server.url, LIGHTKEEPER_TOKEN="sesame")
     findings = list(doctor.of_monitors([here]))
     assert told(findings) == [
         ("monitor", OK), ("clock", OK), ("monitor sees the ranks", state),
     ]  # fmt: skip
+    assert set(server.tokens) == {None, "Bearer sesame"}, "the token is for what asks for it"
     assert findings[-1].where == ("rg_1.0" if health is None else "train_1.0")
 
 
@@ -227,14 +191,6 @@ def test_a_monitor_that_wants_another_token_and_whose_clock_is_off(server):
     ]  # fmt: skip
 
 
-def test_a_lighthouse_that_is_there_not_set_or_away(server):
-    assert told(doctor.of_lighthouses([rank()])) == [("Lighthouse", OK)]
-    away = rank(TORCHFT_LIGHTHOUSE=server.url)
-    assert told(doctor.of_lighthouses([away])) == [("Lighthouse", FAILED)]
-    server.answers = {"/": {}}
-    assert told(doctor.of_lighthouses([away])) == [("Lighthouse", OK)]
-
-
 @pytest.mark.parametrize(
     ("version", "environ", "states"),
     [
@@ -251,40 +207,6 @@ def test_known_bugs_of_the_installed_torchft(monkeypatch, version, environ, stat
     rows = re.findall(r"^\| (\d) \|", (ROOT / "docs/versions.md").read_text(), re.MULTILINE)
     for finding in findings:
         assert f"{rows[1]} to {rows[-1]} of docs/versions.md" in finding.said
-
-
-@pytest.mark.parametrize(
-    ("lighthouse", "addresses", "states"),
-    [
-        ("http://head:29510", ["127.0.0.1", "127.0.1.1", "::1"], [WARNING]),
-        ("http://head:29510", ["127.0.1.1", "10.0.0.7", "fe80::1%eth0"], [OK]),
-        ("http://127.0.0.1:29510", ["127.0.0.1"], []),
-        ("", ["127.0.0.1"], []),
-    ],
-)
-def test_a_name_of_this_host_that_leads_back_to_it(lighthouse, addresses, states):
-    here = rank(TORCHFT_LIGHTHOUSE=lighthouse)
-    findings = list(doctor.of_host_name([here], lambda _: addresses))
-    assert [finding.state for finding in findings] == states
-
-
-def test_the_address_of_a_groups_store_is_one_that_other_hosts_reach():
-    """torchrun's default is 127.0.0.1, and TorchFT gives it to the other groups."""
-    environ = {"TORCHFT_LIGHTHOUSE": "http://head:1", "MASTER_ADDR": "127.0.0.1"}
-    own = {"127.0.0.1": ["127.0.0.1"]}
-    findings = list(
-        doctor.of_host_name([rank(**environ)], lambda name: own.get(name, ["10.0.0.7"]))
-    )
-    assert told(findings) == [("host's name", OK), ("host's name", WARNING)]
-    assert "--master-addr" in findings[1].do
-
-
-def test_a_name_of_this_host_that_leads_nowhere():
-    def nowhere(name):
-        raise OSError(-2, "Name or service not known")
-
-    (finding,) = doctor.of_host_name([rank(TORCHFT_LIGHTHOUSE="http://head:1")], nowhere)
-    assert (finding.state, finding.said.endswith("Name or service not known")) == (FAILED, True)
 
 
 # -- all together ----------------------------------------------------------------------------------
@@ -319,6 +241,6 @@ def test_the_command_says_the_worst_first_and_fails_where_something_does(
 
 
 def test_a_check_with_one_result_on_many_ranks_is_shown_once(capsys):
-    ranks = [f"rg_{n}.0" for n in range(5)]
+    ranks = [f"rg_{n}.0" for n in range(3)]
     doctor.print_findings(doctor.DoctorFinding("token", OK, "set", where=rank) for rank in ranks)
-    assert capsys.readouterr().out == "● token (rg_0.0, rg_1.0, rg_2.0 and 2 more): set\n"
+    assert capsys.readouterr().out == "● token (rg_0.0, rg_1.0, rg_2.0): set\n"

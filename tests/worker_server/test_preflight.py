@@ -10,10 +10,10 @@ import pytest
 from lightkeeper.worker_server.check_host import (
     ALONE,
     BAD,
-    DISK,
     FINE,
     LINK,
     MATMUL,
+    MEMORY,
     UNSURE,
     Figure,
     HostFigures,
@@ -63,9 +63,9 @@ def test_a_host_alone_is_not_compared():
     assert verdicts(hosts([100])) == [("n0", ALONE)]
 
 
-def test_a_write_back_cache_shifts_disks_more_than_that():
-    assert verdicts(hosts([100, 100, 100, 25], DISK)) == []
-    assert verdicts(hosts([100, 100, 100, 10], DISK)) == [("n3", BAD)]
+def test_a_busy_neighbour_shifts_memory_more_than_that():
+    assert verdicts(hosts([100, 100, 100, 40], MEMORY)) == []
+    assert verdicts(hosts([100, 100, 100, 30], MEMORY)) == [("n3", BAD)]
 
 
 def test_a_device_is_compared_with_its_own_host_s():

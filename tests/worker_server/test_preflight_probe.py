@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 import threading
 from functools import partial
 
@@ -59,28 +60,43 @@ def test_only_a_host_that_needs_repair_is_bad_by_its_witnesses(said):
     assert said() == [("kernel log", "bad", "GPU 3: Xid 79"), ("kernel log", "note", "throttled")]
 
 
-@pytest.mark.parametrize(("several", "state"), [(True, "bad"), (False, "fine")])
-def test_a_store_on_loopback_is_bad_where_several_hosts_need_it(said, several, state):
-    probe._name("127.0.0.1", several)
-    assert [note[1] for note in said()] == [state]
+@pytest.mark.parametrize(
+    ("addresses", "state"),
+    [(["127.0.0.1", "::1"], "bad"), (["127.0.1.1", "10.0.0.7", "fe80::1%eth0"], "fine")],
+)
+def test_a_store_on_loopback_is_bad_where_several_hosts_need_it(
+    said, monkeypatch, addresses, state
+):
+    rows = [(0, 0, 0, "", (address, 0)) for address in addresses]
+    monkeypatch.setattr(probe.socket, "getaddrinfo", lambda *_: rows)
+    probe._guarded("store's name", partial(probe._name, "store's name", "head", "bad"))
+    (note,) = said()
+    assert note[:2] == ("store's name", state)
+    assert note[2].startswith("head leads to ")
 
 
 def test_a_store_whose_name_leads_nowhere_is_bad(said):
-    probe._name("no-such-host.invalid", several=False)
+    away = partial(probe._name, "store's name", "no-such-host.invalid", "bad")
+    probe._guarded("store's name", away)
     assert [note[1] for note in said()] == ["bad"]
 
 
-@pytest.mark.parametrize(("check", "state"), [("monitor", "note"), ("Lighthouse", "bad")])
-def test_a_monitor_that_is_away_makes_no_host_unfit(said, closed_port, check, state):
-    probe._reach(check, "127.0.0.1", closed_port)
-    assert [note[1] for note in said()] == [state]
+def test_a_lighthouse_that_is_away_is_bad(said, closed_port):
+    probe._guarded("Lighthouse", partial(probe._reach, f"http://127.0.0.1:{closed_port}"))
+    ((check, state, text),) = said()
+    assert (check, state, "refused" in text) == ("Lighthouse", "bad", True)
+
+
+def test_a_lighthouse_that_answers_is_fine(said):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        probe._guarded("Lighthouse", partial(probe._reach, url))
+    assert said() == [("Lighthouse", "fine", f"{url} answers")]
 
 
 @pytest.fixture
 def closed_port():
     """Bound, and nobody listens."""
-    import socket
-
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]
@@ -105,27 +121,27 @@ class Stores(dict):
 
 
 def meet(store, **plan):
-    plan = {"host": "n0", "hosts": 2, "rank": 0, "arrive_s": 0.1, **plan}
+    plan = {"host": "n0", "hosts": 2, "arrive_s": 0.1, **plan}
     plan |= {"store_host": "127.0.0.1", "store_port": 1}
     return probe._meet(lambda *_, **__: store, plan, 0.0)
 
 
 def test_who_is_missing_is_named_by_its_number(said):
     assert meet(Stores()) is None
-    assert said() == [("hosts", "missing", "n0 are there; host 1 did not come in time")]
+    assert said() == [("hosts", "missing", "n0 came in time, of 2")]
 
 
 def test_a_host_that_comes_too_late_is_looked_at_alone(said):
     store = Stores()
-    store.update({"arrived": 2, "name/0": '["n1", 1, 0]', "name/1": '["n2", 2, 1]'})
+    store.update({"arrived": 2, "name/0": '["n1", 0]', "name/1": '["n2", 1]'})
     assert meet(store) is None
     assert "too late" in said()[-1][2]
 
 
 def test_a_host_that_died_while_it_arrived_moves_nobody(said):
     store = Stores()
-    store.update({"arrived": 1, "name/2": '["n2", 2, 2]'})  # number 0 said no more
-    meeting, names = meet(store, hosts=3, rank=1)
+    store.update({"arrived": 1, "name/2": '["n2", 2]'})  # number 0 said no more
+    meeting, names = meet(store, hosts=3)
     assert (meeting.number, names) == (0, ["n0", "n2"])
 
 
@@ -133,7 +149,7 @@ def test_a_store_that_cannot_be_reached_is_a_missing_peer(said):
     def refuse(*_, **__):
         raise RuntimeError("connection refused\nat socket.cpp")
 
-    plan = {"host": "n0", "hosts": 2, "rank": 0, "arrive_s": 0.1}
+    plan = {"host": "n0", "hosts": 2, "arrive_s": 0.1}
     plan |= {"store_host": "127.0.0.1", "store_port": 1}
     assert probe._meet(refuse, plan, 0.0) is None
     assert said() == [("hosts", "missing", "127.0.0.1:1: connection refused")]

@@ -7,32 +7,14 @@ names that the fields have in JSON; a unit takes the place of a name's ending.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import singledispatch
 from textwrap import wrap
 from typing import Any, Final
 
+from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.plain_text import escaped
-from lightkeeper.worker_server.sidecar.recorders import (
-    WORLD,
-    TorchEntry,
-    by_record_id,
-    torch_entries,
-)
-from lightkeeper.worker_server.wire import (
-    Connection,
-    FlightRecord,
-    HostEntry,
-    HostReport,
-    Identity,
-    LastWords,
-    MachineReport,
-    NetworkReport,
-    Process,
-    RingEntry,
-    StateReport,
-    StepLog,
-)
+from lightkeeper.worker_server.sidecar import recorders
 
 _WIDTH: Final = 120
 _SITE: Final = 32
@@ -44,6 +26,7 @@ _NS: Final = 1e-9
 _TORCH: Final = "torch's own record"
 _UNFINISHED: Final = 3
 _Row = Mapping[str, Any]
+_CALLS: Final = "age_s group seq op sizes dtype root step state took_s from call_site"
 _CONNECTION: Final = "peer local use trouble for_s queued retries rate rtt_s busy"
 _TESTIMONY: Final = "witness weight age_s for_s count text"
 _STATE: Final[Mapping[str, str]] = {
@@ -54,13 +37,15 @@ _STATE: Final[Mapping[str, str]] = {
     "forming": "call nth ranks age_s site store",
     "process": "state threads rss_bytes cores interpreter_age_s",
     "unhooked": "",
+}
+"""What is shown of a state: its parts, and their fields. A part's first field goes without name."""
+_STATE_TABLES: Final[Mapping[str, str]] = {
     "heads": "name size enqueued unfinished op inside age_s",
     "transfers": "group peer tag sends posted unfinished held age_s",
     "connections": _CONNECTION,
     "machine": _TESTIMONY,
     "trackers": "",
 }
-"""What is shown of a state: its parts, and their fields. A part's first field goes without name."""
 
 
 @singledispatch
@@ -74,11 +59,17 @@ def answer_text(answer: object, rows: int) -> str:
     raise NotImplementedError(type(answer).__name__)
 
 
-def _text(*lines: str) -> str:
+def _page(head: Iterable[str | None], *tables: Iterable[str]) -> str:
+    """An empty line is between two tables."""
+    lines = list(filter(None, head))
+    for number, table in enumerate(tables):
+        lines += ["", *table] if number else table
     return "\n".join([*(escaped(line, "\t") for line in lines), ""])
 
 
-def _who(who: Identity, process: str) -> str:
+def _who(answer: Any, process: str = "") -> str:
+    who = answer.identity
+    process = process or ("alive" if answer.alive else "dead")
     return f"rank {who.rank} of job {who.job} on {who.host}, pid {who.pid}, {process}"
 
 
@@ -101,7 +92,7 @@ def _cell(name: str, value: Any) -> str:
 
 
 def _fields(of: object, names: str) -> dict[str, Any]:
-    return {name: getattr(of, name) for name in names.split()}
+    return {name: getattr(of, name, None) for name in names.split()}
 
 
 def _facts(part: str, value: Any, names: str) -> list[str]:
@@ -116,20 +107,22 @@ def _facts(part: str, value: Any, names: str) -> list[str]:
                 subsequent_indent=" " * (_NAME + 1))  # fmt: skip
 
 
-def _table(rows: Sequence[_Row], most: int, none: str, widest: int = _WIDTH) -> list[str]:
+def _table(
+    of: Iterable[Any], most: int, none: str, names: str = "", widest: int = _WIDTH
+) -> list[str]:
     """The first `most` rows, and how many others there are; text is left-aligned.
 
     Columns are as wide as needed, up to `widest` but for the last one.
     """
+    rows = [_fields(row, names) if names else row for row in of]
     shown = rows[: most or None]
     if not shown:
         return [none]
-    columns = []
-    names = list(dict.fromkeys(name for row in shown for name in row))
-    for name in names:
-        most_chars = _WIDTH if name == names[-1] else widest
+    columns, heads = [], list(dict.fromkeys(name for row in shown for name in row))
+    for name in heads:
+        most_chars = _WIDTH if name == heads[-1] else widest
         cells = [_cut(_cell(name, row.get(name)), most_chars) for row in shown]
-        cells.insert(0, name.removesuffix("_s"))
+        cells.insert(0, name.removesuffix("_s").replace("call_site", "call site"))
         width = max(map(len, cells))
         text = all(isinstance(row.get(name), str | None) for row in shown)
         columns.append([cell.ljust(width) if text else cell.rjust(width) for cell in cells])
@@ -154,26 +147,24 @@ def _duration(seconds: float) -> str:
 
 
 @answer_text.register
-def _(answer: StateReport, rows: int) -> str:
-    lines = [_who(answer.identity, _life(answer.process))]
+def _(answer: wire.StateReport, rows: int) -> str:
+    lines = [_who(answer, _life(answer.process))]
     for part, names in _STATE.items():
         value = getattr(answer, part)
-        if part in ("heads", "transfers", "connections", "machine") and value:
-            by_interest = value if part == "machine" else sorted(value, key=_interest)
-            table = _table([_fields(row, names) for row in by_interest], rows, "")
-            lines += [part, *table]
-        elif value and (part != "process" or value.alive):
+        if value and (part != "process" or value.alive):
             lines += _facts(part, value, names)
-    return _text(*lines)
+    for part, names in _STATE_TABLES.items():
+        if value := getattr(answer, part):
+            lines += [part, *_table(sorted(value, key=_interest), rows, "", names)]
+    return _page(lines)
 
 
 def _interest(row: Any) -> tuple[float, float]:
-    if isinstance(row, Connection):
-        return -row.for_s, 0.0
-    return -row.unfinished, row.age_s
+    """What is unfinished or lasts longest first, then the newest."""
+    return -getattr(row, "unfinished", getattr(row, "for_s", 0)), getattr(row, "age_s", 0.0)
 
 
-def _life(process: Process) -> str:
+def _life(process: wire.Process) -> str:
     """`alive (S)`, `dead for 12.0 s: SIGKILL`."""
     if process.alive:
         letter = "" if process.state is None else f" ({process.state})"
@@ -187,8 +178,8 @@ def _life(process: Process) -> str:
 
 
 @answer_text.register
-def _(answer: StepLog, rows: int) -> str:
-    table = [
+def _(answer: wire.StepLog, rows: int) -> str:
+    steps = [
         {
             **_fields(row, "attempt step"), "committed": bool(row.committed),
             **_fields(row, "end_age_s duration_s"),
@@ -196,95 +187,77 @@ def _(answer: StepLog, rows: int) -> str:
         }
         for row in reversed(answer.rows)
     ]  # fmt: skip
-    who = _who(answer.identity, "alive" if answer.alive else "dead")
-    return _text(who, *_table(table, rows, "no step is over yet"))
+    return _page([_who(answer)], _table(steps, rows, "no step is over yet"))
 
 
 @answer_text.register
-def _(answer: NetworkReport, rows: int) -> str:
-    alive = "alive" if answer.alive else f"dead; looked at {_duration(answer.age_s)} ago"
-    connections = [_fields(row, _CONNECTION) for row in answer.connections]
-    links = [_fields(row, "name up changes errors") for row in answer.interfaces]
-    return _text(
-        _who(answer.identity, alive),
+def _(answer: wire.NetworkReport, rows: int) -> str:
+    alive = "" if answer.alive else f"dead; looked at {_duration(answer.age_s)} ago"
+    head = [
+        _who(answer, alive),
         f"addresses    {', '.join(answer.addresses) or 'loopback only'}",
-        *([f"the kernel cannot be asked: {answer.error}"] if answer.error else []),
-        *_table(connections, rows, "no connections"),
-        "",
-        *_table(links, rows, "no interfaces"),
-    )
+        answer.error and f"the kernel cannot be asked: {answer.error}",
+    ]
+    links = _table(answer.interfaces, rows, "no interfaces", "name up changes errors")
+    return _page(head, _table(answer.connections, rows, "no connections", _CONNECTION), links)
 
 
 @answer_text.register
-def _(answer: MachineReport, rows: int) -> str:
-    said = [_fields(row, _TESTIMONY) for row in answer.testimonies]
+def _(answer: wire.MachineReport, rows: int) -> str:
+    head = [f"host {answer.host}, {_duration(answer.age_s)} ago", answer.error]
     states = [{"witness": name, "cannot read": why} for name, why in answer.witnesses.items()]
-    return _text(
-        f"host {answer.host}, {_duration(answer.age_s)} ago",
-        *([answer.error] if answer.error else []),
-        *_table(said, rows, "nothing is said"),
-        "",
-        *_table(states, rows, "no witnesses"),
-    )
+    said = _table(answer.testimonies, rows, "nothing is said", _TESTIMONY)
+    return _page(head, said, _table(states, rows, "no witnesses"))
 
 
 @answer_text.register
-def _(answer: LastWords, rows: int) -> str:
-    lines = [_who(answer.identity, _life(answer.process)), answer.ended]
+def _(answer: wire.LastWords, rows: int) -> str:
+    parts: list[list[str]] = [[_who(answer, _life(answer.process)), answer.ended]]
     for name in ("exception", "crash", "error_file", "stderr"):
-        trace = getattr(answer, name)
-        if trace is None:
-            continue
-        text = trace.text.rstrip().splitlines()
-        shown = text[-rows:]  # 0: all
-        cut = ""
-        if len(shown) < len(text):
+        if (trace := getattr(answer, name)) is not None:
+            text = trace.text.rstrip().splitlines()
+            shown = text[-rows:]  # 0: all
             cut = f", the last {len(shown)} of {len(text)} lines (&rows=0: all)"
-        lines += ["", f"{name} ({trace.source}){cut}:", *shown]
+            parts.append([f"{name} ({trace.source}){cut if shown != text else ''}:", *shown])
     if answer.stderr_error is not None:
-        lines += ["", f"stderr: {answer.stderr_error}"]
-    return _text(*lines)
+        parts.append([f"stderr: {answer.stderr_error}"])
+    return _page((), *parts)
 
 
 @answer_text.register
-def _(answer: HostReport, rows: int) -> str:
-    table = [_of_host(entry) for entry in answer.entries]
-    return _text(f"host {answer.host}", *_table(table, rows, "no rank"))
-
-
-def _of_host(entry: HostEntry) -> _Row:
-    step = None if entry.report is None else entry.report.step
+def _(answer: wire.HostReport, rows: int) -> str:
     names = "step phase phase_age_s last_commit_age_s"
-    return {
-        "rank": entry.rank,
-        **(dict.fromkeys(names.split()) if step is None else _fields(step, names)),
-        "process": entry.error if entry.report is None else _life(entry.report.process),
-        "url": entry.url,
-    }
+    table = [
+        {
+            "rank": entry.rank,
+            **_fields(entry.report and entry.report.step, names),
+            "process": _life(entry.report.process) if entry.report else entry.error,
+            "url": entry.url,
+        }
+        for entry in answer.entries
+    ]
+    return _page([f"host {answer.host}"], _table(table, rows, "no rank"))
 
 
 # -- flight record ---------------------------------------------------------------------------------
 
 
 @answer_text.register
-def _(record: FlightRecord, rows: int) -> str:
+def _(record: wire.FlightRecord, rows: int) -> str:
     """Rank, what is unfinished, then the collectives."""
     calls = [_ring_call(entry) for entry in record.ring]
     for view in record.views():
         calls += _torch_calls(view)
     calls.sort(key=lambda call: float("inf") if call["age_s"] is None else call["age_s"])
-    table = _table(calls, rows, "no collectives", widest=_CALL)
-    return _text(*_header(record), _unfinished(calls), *table)
-
-
-def _header(record: FlightRecord) -> Iterator[str]:
-    yield _who(record.identity, "alive" if record.alive else "dead")
+    head = [_who(record)]
     for name, part in record.parts:
         taken = "none" if part.age_s is None else f"taken {_duration(part.age_s)} ago"
         why = f" ({part.error})" if part.error else ""
-        yield _cut(f"{name or _TORCH}: {taken}{why}", _WIDTH)
+        head.append(_cut(f"{name or _TORCH}: {taken}{why}", _WIDTH))
     if record.dropped:
-        yield f"the ring has overwritten {record.dropped} older entries"
+        head.append(f"the ring has overwritten {record.dropped} older entries")
+    table = _table(calls, rows, "no collectives", widest=_CALL)
+    return _page([*head, _unfinished(calls)], table)
 
 
 def _unfinished(calls: Sequence[_Row]) -> str:
@@ -293,7 +266,7 @@ def _unfinished(calls: Sequence[_Row]) -> str:
     for call in calls:
         if call["state"] in ("inside", "open"):
             root = "" if call["root"] is None else f", root {call['root']}"
-            site = f" at {call['call site']}" if call["call site"] else ""
+            site = f" at {call['call_site']}" if call["call_site"] else ""
             age = _cell("age_s", call["age_s"]) or "?"
             what = f"{call['op']} {call['seq']} of {call['group']}{root}"
             words.append(f"{what}, {call['state']} for {age}{site}")
@@ -301,29 +274,26 @@ def _unfinished(calls: Sequence[_Row]) -> str:
     return _cut(f"unfinished: {'; '.join(words[:_UNFINISHED]) or 'nothing'}{more}", 2 * _WIDTH)
 
 
-def _ring_call(entry: RingEntry) -> _Row:
+def _ring_call(entry: wire.RingEntry) -> _Row:
     """`open`: asynchronous, and not waited for yet."""
     took_s = None if entry.exit_age_s is None else entry.enter_age_s - entry.exit_age_s
     ended = "failed" if entry.error is not None else None if took_s is None else "done"
     site = entry.site or ""
     site = site if len(site) <= _SITE else f"~{site[1 - _SITE :]}"
-    return {
+    return _fields(entry, _CALLS) | {
         "age_s": entry.enter_age_s,
         "group": entry.group if entry.quorum is None else f"{entry.group} q{entry.quorum}",
-        "seq": entry.seq,
-        "op": entry.op,
         "sizes": _sizes(entry.sizes_in or entry.sizes_out),
-        "dtype": entry.dtype,
-        "root": entry.root,
-        "step": entry.step,
         "state": ended or ("open" if entry.is_async else "inside"),
         "took_s": took_s,
         "from": "both" if entry.torch_ids else "ring",
-        "call site": " ".join(filter(None, (site, entry.error))),
+        "call_site": " ".join(filter(None, (site, entry.error))),
     }
 
 
-def _torch_ages(record: FlightRecord, entries: dict[int, TorchEntry]) -> Mapping[int, float]:
+def _torch_ages(
+    record: wire.FlightRecord, entries: dict[int, recorders.TorchEntry]
+) -> Mapping[int, float]:
     """Age of each torch entry, by way of a matched one, because its stamps are wall clock.
 
     The newest entry in both records ties the clocks together; without one, the age of torch's
@@ -344,30 +314,22 @@ def _torch_ages(record: FlightRecord, entries: dict[int, TorchEntry]) -> Mapping
     return {number: max(0.0, age_s + (at_ns - stamp) * _NS) for number, stamp in stamps.items()}
 
 
-def _torch_calls(record: FlightRecord) -> Iterator[_Row]:
-    entries = dict(by_record_id(torch_entries(record.torch)))
+def _torch_calls(record: wire.FlightRecord) -> Iterator[_Row]:
+    entries = dict(recorders.by_record_id(recorders.torch_entries(record.torch)))
     ages = _torch_ages(record, entries)
-    for number in record.torch_only:
-        if (entry := entries.get(number)) is not None:
-            yield _torch_call(entry, ages.get(number))
-
-
-def _torch_call(entry: TorchEntry, age_s: float | None) -> _Row:
-    names = entry.names
-    return {
-        "age_s": age_s,
-        "group": "default" if WORLD in names else names[-1] if names else f"pg {entry.pg_id}",
-        "seq": entry.collective_seq_id,
-        "op": entry.call,
-        "sizes": _sizes(entry.input_sizes or entry.output_sizes or ()),
-        "dtype": entry.dtype,
-        "root": None,
-        "step": None,
-        "state": "retired" if entry.over else "open",
-        "took_s": None if entry.duration_ms is None else entry.duration_ms / 1e3,
-        "from": "torch",
-        "call site": "",
-    }
+    for number in filter(entries.__contains__, record.torch_only):
+        entry, names = entries[number], entries[number].names
+        group = names[-1] if names else f"pg {entry.pg_id}"
+        yield _fields(entry, _CALLS) | {
+            "age_s": ages.get(number),
+            "group": "default" if recorders.WORLD in names else group,
+            "seq": entry.collective_seq_id,
+            "op": entry.call,
+            "sizes": _sizes(entry.input_sizes or entry.output_sizes or ()),
+            "state": "retired" if entry.over else "open",
+            "took_s": None if entry.duration_ms is None else entry.duration_ms / 1e3,
+            "from": "torch",
+        }
 
 
 def _sizes(sizes: tuple[tuple[Any, ...], ...]) -> str:

@@ -163,7 +163,7 @@ class Pair(Fleet):
         by_rank = {}
         for rank, pid in sorted(self.pids().items()):
             lines = status.read_events(self.folder / "events" / f"{rank.partition('.')[0]}.jsonl")
-            events = [line["event"] for line in lines if line["event"] != "monitor_away"]
+            events = [line["event"] for line in lines]
             by_rank[rank] = f"{alive(pid)}, its launcher: {events}"
         return by_rank
 
