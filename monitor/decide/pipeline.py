@@ -44,6 +44,7 @@ from lightkeeper.monitor.detect.patience import giving_up
 from lightkeeper.monitor.detect.progress import of_last_run
 from lightkeeper.monitor.detect.self_health import Health, SelfHealth, scaled
 from lightkeeper.monitor.detect.track import UNDECLARED, RankTrack
+from lightkeeper.monitor.detect.wait_map import wait_map
 from lightkeeper.monitor.detect.waits import build_wait_graph
 from lightkeeper.monitor.detect.wording import looks
 from lightkeeper.monitor.model.config import KeeperConfig
@@ -417,6 +418,8 @@ _SECOND_LOOK_S: Final = 0.3
 but not twice so soon; and until the next scheduled tick nobody trains."""
 _LOOKED_AT_TWICE: Final = frozenset({Kind.NOT_ENTERED, Kind.DEAD, Kind.DEADLOCK})
 _WATCHED: Final = 64
+_DRAWN: Final = 8
+"""Verdicts of a tick that get a picture of their waits, which takes as long as a detector."""
 _ROUNDING_S: Final = 0.02
 _OF_A_NEW_LIFE: Final = (Kind.NOT_ENTERED, Kind.MISMATCH, Kind.DEADLOCK)
 """Faults that an eviction explains only for the processes it evicted, not for new ones."""
@@ -511,6 +514,8 @@ class Pipeline:
         verdicts, inhibited = self._inhibit(
             tuple(join_machines(self._history, verdict) for verdict in seen)
         )
+        drawn = _guarded("wait map", failures, lambda: self._with_waits(graph, verdicts))
+        verdicts = verdicts if drawn is None else drawn
         self._tracker.update(self._history, verdicts, unknown=unknown, inhibited=inhibited)
         victims = fired(self._tracker.waits(self._history))
         decisions = self._decide(snapshot)
@@ -602,6 +607,17 @@ class Pipeline:
             else:
                 seen += verdicts
         return tuple(seen), frozenset(unknown)
+
+    def _with_waits(
+        self, graph: WaitGraph | None, verdicts: Sequence[Verdict]
+    ) -> tuple[Verdict, ...]:
+        """The verdicts, the first of them with what a person is shown of the graph."""
+        return tuple(
+            verdict
+            if graph is None or number >= _DRAWN
+            else replace(verdict, waits=wait_map(self._history, graph, verdict))
+            for number, verdict in enumerate(verdicts)
+        )
 
     def _inhibit(
         self, verdicts: tuple[Verdict, ...]

@@ -42,6 +42,7 @@ from lightkeeper.monitor.model.incident import (
 )
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, one_line
 from lightkeeper.monitor.model.verdict import OF_LIGHTHOUSE, Kind, Severity, Verdict
+from lightkeeper.monitor.model.wait_map import fuller
 from lightkeeper.monitor.model.wording import bring_back, listed, seconds
 
 # -- ending ------------------------------------------------------------------------------------
@@ -544,7 +545,11 @@ def seen_again(history: History, incident: Incident, verdict: Verdict) -> Incide
         signature=verdict.signature,
         incarnations=incident.incarnations if same else _incarnations(history, verdict.suspects),
         hosts=incident.hosts if same else history.hosts(verdict.suspects),
-        verdict=replace(verdict, victims=tuple(sorted(waited - {*verdict.suspects}))),
+        verdict=replace(
+            verdict,
+            victims=tuple(sorted(waited - {*verdict.suspects})),
+            waits=fuller(incident.verdict.waits if same else None, verdict.waits),
+        ),
         last_seen_s=history.now_s,
         remedy=remedy_of(history, verdict),
     )

@@ -297,8 +297,8 @@ class View:
     departures: tuple[Departure, ...] = ()
     """Ranks that were here and are no longer registered."""
     tempos: Mapping[RankName, Tempo] = field(default_factory=dict)
-    trend: tuple[TrendPoint, ...] = ()
-    """The last hour of the job, oldest first."""
+    trend: Mapping[str, Sequence[TrendPoint]] = field(default_factory=dict)
+    """The past of the job, oldest first, by resolution (`RESOLUTIONS`)."""
     runs: tuple[Run, ...] = ()
     """Newest first; the first is that of the ranks."""
     spent: Spent = field(default_factory=Spent)
@@ -445,8 +445,7 @@ class IncidentReport:
     @property
     def began_s(self) -> float:
         """When the fault began, as nearly as known."""
-        first_s, since_s = self.incident.milestones.first_seen_s, self.incident.verdict.since_s
-        return since_s if 0 < since_s <= first_s else first_s
+        return self.incident.began_s
 
     @property
     def evictions(self) -> tuple[Eviction, ...]:

@@ -122,6 +122,12 @@ class Incident:
         return self.state is not State.RESOLVED
 
     @property
+    def began_s(self) -> float:
+        """When the fault began, as nearly as known."""
+        first_s, since_s = self.milestones.first_seen_s, self.verdict.since_s
+        return since_s if 0 < since_s <= first_s else first_s
+
+    @property
     def ended_s(self) -> float | None:
         """When it was resolved; None while it is open."""
         if self.open:
@@ -131,7 +137,7 @@ class Incident:
 
 
 _OF_VERDICT: Final = (
-    "reason", "brief", "confidence", "since_s", "victims", "evidence", "lost_s", "lost",
+    "reason", "brief", "confidence", "since_s", "victims", "evidence", "lost_s", "lost", "waits",
 )  # fmt: skip
 
 

@@ -33,8 +33,10 @@ from lightkeeper.monitor.model.quarantine import HostRecord
 from lightkeeper.monitor.model.run import TrendPoint
 from lightkeeper.monitor.model.units import counted, natural, plain
 from lightkeeper.monitor.model.wording import Face, title_of
+from lightkeeper.monitor.show.chart_svg import pace_chart, tempo_chart
 from lightkeeper.monitor.show.templating import macro, render
 from lightkeeper.monitor.show.wording import EVICTING, LOOKS, ORDER, UNKNOWN, states_of, worst
+from lightkeeper.worker_server.wire import StepState
 
 # -- what pages are made from, and what they are made into ----------------------------------------
 
@@ -50,6 +52,8 @@ class PagePlace:
     name: str = ""
     by_host: bool = False
     """True if the fleet's grid is grouped by host."""
+    span: str = "1h"
+    """How far the fleet's chart looks back, of `RESOLUTIONS`."""
 
 
 class FleetIndex:
@@ -186,8 +190,10 @@ def fleet_page(context: Context) -> Page:
         sick=sick[:_ATTENTION],
         sick_count=len(sick),
         blamed=blamed,
+        lead=next((f for i, f in fleet.faces if i.id == fleet.headline.incident), None),
         incidents=listed_incidents(view.incidents),
-        pace=pace_line(view.trend),
+        pace=pace_chart(view.trend, view.incidents, context.fleet.now_s, context.place.span),
+        tempo=tempo_chart(view.tempos),
         legend=[(state, counts[state]) for state in reversed(LOOKS)
                 if counts[state] or state == "healthy"],
         cards=len(fleet.states) <= CARDS,
@@ -435,7 +441,7 @@ def rank_page(context: Context) -> Page:
     name, view = context.place.name, context.view
     seen = view.by_rank.get(RankName(name))
     step = None if seen is None else seen.step
-    spent = {} if step is None else {phase: s for phase, s in step.seconds.items() if s > 0}
+    spent = {} if step is None else _spent_s(step)
     incidents = [
         incident
         for incident in view.incidents
@@ -454,6 +460,14 @@ def rank_page(context: Context) -> Page:
         odd=[edge.sentence() for edge in view.result.links.of(RankName(name))],
         incidents=incidents[:_OPEN],
     )  # fmt: skip
+
+
+def _spent_s(step: StepState) -> dict[str, float]:
+    """Seconds by phase, with those of the present one, which counts once it is over."""
+    spent = dict(step.seconds)
+    if spent:
+        spent[step.phase] = spent.get(step.phase, 0.0) + step.phase_age_s
+    return {phase: spent_s for phase, spent_s in spent.items() if spent_s > 0}
 
 
 # -- the pace as a line of bars --------------------------------------------------------------------
