@@ -158,9 +158,8 @@ def median_step_s(tempos: Mapping[RankName, Tempo]) -> float | None:
 # What the page draws: points of the whole job, however large the fleet is. A coarse point is the
 # mean of the finer ones in its stretch, made anew with each of them; what was not seen is a gap.
 
-EVERY_S: Final = RESOLUTIONS["1h"].every_s
-_UNSEEN_S: Final = 60.0
-"""A longer time between two ticks was not seen."""
+EVERY_S: Final = RESOLUTIONS["1h"][0]
+_UNSEEN_S: Final = 60.0  # between two ticks
 
 
 class TrendBook:
@@ -178,9 +177,9 @@ class TrendBook:
         return {name: tuple(points.values()) for name, points in self._points.items()}
 
     def take_over(self, points: Iterable[tuple[str, TrendPoint]]) -> None:
-        """Take what an earlier monitor stored, if this one knows nothing yet."""
+        """Take what an earlier monitor stored, oldest first, if this one knows nothing yet."""
         if not any(self._points.values()):
-            for name, point in sorted(points, key=lambda stored: stored[1].at_s):
+            for name, point in points:
                 self._points.get(name, {})[point.at_s] = point
 
     def push(
@@ -207,7 +206,7 @@ class TrendBook:
         return points
 
     def _coarse(self, fine: str, name: str, at_s: float) -> TrendPoint:
-        every_s = RESOLUTIONS[name].every_s
+        every_s, _ = RESOLUTIONS[name]
         began_s = at_s // every_s * every_s
         parts = [p for p in self._points[fine].values() if began_s <= p.at_s < began_s + every_s]
         rates = [point.rate for point in parts if point.rate is not None]

@@ -1,13 +1,12 @@
 """The part of the wait-for graph that a verdict rests on, as a person is shown it. Pure.
 
-The suspects and all that wait for them, directly or not. A few ranks are nodes of their own. Of
-more, those that do the same at the same distance become one: first by group and host, then by
-group, then over all groups. Suspects stay apart while they are few.
+The suspects and all that wait for them, directly or not. Of more than a few ranks those that do the
+same at the same distance become one node: by group and host, by group, or over all groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
 from lightkeeper.monitor.detect.graph import SELF_HELD, By, WaitGraph
@@ -58,17 +57,14 @@ def wait_map(history: History, graph: WaitGraph, verdict: Verdict) -> WaitMap | 
     depth |= dict.fromkeys(unseen, 1)
     shown = {*verdict.victims, *(rank for rank, far in depth.items() if not far)}
     ranks = sorted((r for r in depth if r in shown and r in history.tracks), key=natural)
-    folded = _folded(history, graph, verdict, {rank: depth[rank] for rank in ranks})
+    does = {rank: _does(history, graph, verdict, rank) for rank in ranks}
+    folded = _folded(history, verdict, depth, does)
     nodes = sorted(folded, key=lambda ranks: (ranks[0] not in verdict.suspects, depth[ranks[0]]))
-    edges = _edges(history, graph, nodes, paths, _told(verdict, unseen))
-    made = tuple(_node(history, graph, verdict, ranks, depth[ranks[0]]) for ranks in nodes)
+    recalled = [(waiter, suspect) for waiter in unseen for suspect in verdict.suspects[:_APART]]
+    edges = _edges(history, graph, nodes, paths, recalled)
+    made = tuple(_node(history, verdict, depth, does, ranks) for ranks in nodes)
     differ = len({node.does for node in made}) > 1
     return WaitMap(history.now_s, made, edges) if edges or differ else None
-
-
-def _told(verdict: Verdict, unseen: Sequence[RankName]) -> Sequence[tuple[RankName, RankName]]:
-    """Waits that the verdict knows from before, or from records."""
-    return [(waiter, suspect) for waiter in unseen for suspect in verdict.suspects[:_APART]]
 
 
 def _origins(history: History, graph: WaitGraph, verdict: Verdict) -> Sequence[RankName]:
@@ -79,31 +75,21 @@ def _origins(history: History, graph: WaitGraph, verdict: Verdict) -> Sequence[R
 
 
 def _folded(
-    history: History, graph: WaitGraph, verdict: Verdict, depth: Mapping[RankName, int]
+    history: History, verdict: Verdict, depth: Mapping[RankName, int], does: Mapping[RankName, str]
 ) -> list[list[RankName]]:
     """The ranks in nodes: as fine as there is room for."""
     apart = {*verdict.suspects[:_APART]}
-    does = {rank: _does(history, graph, verdict, rank) for rank in depth}
-
-    def own(rank: RankName) -> Hashable:
-        return rank
-
-    def alike(rank: RankName) -> Hashable:
-        return depth[rank], rank in verdict.suspects, does[rank]
-
-    def in_group(rank: RankName) -> Hashable:
-        return alike(rank), group_of(rank)
-
-    def on_host(rank: RankName) -> Hashable:
-        return in_group(rank), history.tracks[rank].identity.host
-
-    def far(rank: RankName) -> Hashable:
-        return depth[rank], rank in verdict.suspects
-
-    levels: Sequence[Callable[[RankName], Hashable]] = (own, on_host, in_group, alike, far)
+    keys: dict[RankName, tuple[Hashable, ...]] = {
+        rank: (
+            (depth[rank], rank in verdict.suspects), said, group_of(rank),
+            history.tracks[rank].identity.host, rank,
+        )
+        for rank, said in does.items()
+    }  # fmt: skip
     nodes: list[list[RankName]] = []
-    for level in levels[len(depth) > _OWN :]:
-        nodes = list(grouped((r if r in apart else (level(r),), r) for r in depth).values())
+    for level in range(5 if len(does) <= _OWN else 4, 0, -1):
+        alike = grouped((r if r in apart else key[:level], r) for r, key in keys.items())
+        nodes = list(alike.values())
         if len(nodes) <= _NODES:
             break
     return nodes
@@ -125,12 +111,12 @@ def _edges(
     graph: WaitGraph,
     nodes: Sequence[Sequence[RankName]],
     paths: Sequence[tuple[RankName, RankName]],
-    told: Sequence[tuple[RankName, RankName]],
+    recalled: Sequence[tuple[RankName, RankName]],
 ) -> tuple[WaitEdge, ...]:
-    """Between nodes: waits that a witness names, those by lanes and groups, those only `told`."""
+    """Between nodes: waits that a witness names, those by lanes and groups, the `recalled`."""
     place = {rank: node for node, ranks in enumerate(nodes) for rank in ranks}
     pairs = _named(graph, place)
-    for some, by in ((paths, By.ACROSS), (told, TOLD)):
+    for some, by in ((paths, By.ACROSS), (recalled, TOLD)):
         for waiting, rank in some:
             if waiting in place and rank in place:
                 pairs.setdefault((place[waiting], place[rank]), by)
@@ -154,18 +140,19 @@ def _named(graph: WaitGraph, place: Mapping[RankName, int]) -> dict[tuple[int, i
 
 
 def _node(
-    history: History, graph: WaitGraph, verdict: Verdict, ranks: Sequence[RankName], depth: int
-) -> WaitNode:
+    history: History, verdict: Verdict, depth: Mapping[RankName, int],
+    does: Mapping[RankName, str], ranks: Sequence[RankName],
+) -> WaitNode:  # fmt: skip
+    said = {does[rank] for rank in ranks}
     part = CANDIDATE if ranks[0] in verdict.candidates else WAITS
-    does = {_does(history, graph, verdict, rank) for rank in ranks}
     groups = sorted({group_of(rank) for rank in ranks}, key=natural)
     hosts = sorted({history.tracks[rank].identity.host for rank in ranks}, key=natural)
     return WaitNode(
         part=CULPRIT if ranks[0] in verdict.culprits else part,
         ranks=tuple(clean(rank, 80) for rank in ranks[:_NAMED]),
         count=len(ranks),
-        depth=depth,
-        does=does.pop() if len(does) == 1 else "",
+        depth=depth[ranks[0]],
+        does=said.pop() if len(said) == 1 else "",
         groups=tuple(clean(group, 80) for group in groups[:_NAMED]),
         group_count=len(groups),
         hosts=tuple(clean(host, 80) for host in hosts[:_NAMED]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from lightkeeper.monitor.model.names import IncidentId, RunId
 from lightkeeper.monitor.model.plain import Moment, readable
@@ -24,17 +24,8 @@ class TrendPoint:
     """The lowest rate within it."""
 
 
-class Resolution(NamedTuple):
-    """How finely a stretch of the past is kept."""
-
-    every_s: float
-    kept: int
-
-
-RESOLUTIONS: Final[Mapping[str, Resolution]] = {
-    "1h": Resolution(10.0, 360), "24h": Resolution(300.0, 288), "7d": Resolution(1800.0, 336),
-}  # fmt: skip
-"""What is kept of the pace: a thousand points, 150 KB in the store, however long a job runs."""
+RESOLUTIONS: Final = {"1h": (10.0, 360), "24h": (300.0, 288), "7d": (1800.0, 336)}
+"""Seconds a point, and points kept: a thousand, 150 KB in the store, however long a job runs."""
 
 
 @readable

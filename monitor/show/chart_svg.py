@@ -1,8 +1,7 @@
 """Charts of the job's pace, of its ranks and of one rank's steps, as paths for SVG. Pure.
 
-One unit of an SVG's width is a column, its height is 100, and the page stretches it; texts stand
-outside. A column that nobody measured is a gap, and a job that stood is a zero. Markup is in
-templates/charts.html.
+A column is one unit wide, an SVG 100 high, and the page stretches it (templates/charts.html). What
+nobody measured is a gap, and a job that stood is a zero.
 """
 
 from __future__ import annotations
@@ -24,9 +23,7 @@ from lightkeeper.worker_server.wire import StepRow
 _COLUMNS: Final = 120
 _TICKS: Final = 5
 _MARKS: Final = 40
-"""Most incidents in one chart."""
 _APART: Final = 0.85
-"""Width of a bar that stands for one thing."""
 _SLOW: Final = 1.25
 """Times the median of the ranks' own work: it stands out."""
 _PHASES: Final = 7
@@ -40,7 +37,6 @@ class ChartHit:
     x: int
     says: str
     at_s: float | None = None
-    rank: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +63,8 @@ class Chart:
     ticks: tuple[float, ...] = ()
     """Times below the columns, at equal distances; Unix time."""
     says: str = ""
+    legend: tuple[tuple[str, str], ...] = ()
+    """Class of a shape, and what it stands for."""
 
 
 def _bar(x: int, bottom: float, top: float, width: float = 1) -> str:
@@ -91,10 +89,8 @@ def pace_chart(
     every_s, kept = RESOLUTIONS[name]
     width_s = every_s * -(-kept // _COLUMNS)
     columns = round(every_s * kept / width_s)
-    ends_s = (now_s // width_s + 1) * width_s
-    began_s = ends_s - columns * width_s
-    known = [point for point in trend.get(name, ()) if began_s <= point.at_s < ends_s]
-    means, lows = _rates(known, began_s, width_s)
+    began_s = (now_s // width_s + 1 - columns) * width_s
+    means, lows = _rates(trend.get(name, ()), began_s, width_s)
     if not means:
         return None
     most = max(means.values()) or 1.0
@@ -121,7 +117,7 @@ def _rates(
     seen = grouped(
         (int((point.at_s - began_s) // width_s), (point.rate, point.low or 0.0))
         for point in points
-        if point.rate is not None
+        if point.rate is not None and point.at_s >= began_s
     )
     means = {x: fmean(rate for rate, _ in rates) for x, rates in seen.items()}
     return means, {x: min(low for _, low in rates) for x, rates in seen.items()}
@@ -142,12 +138,22 @@ def _marks(
     for incident in shown[:_MARKS]:
         first_s, last_s = incident.began_s, incident.ended_s or now_s
         x = max(0.0, (first_s - began_s) / width_s)
-        lasted = span(max(0.0, last_s - first_s))
-        title = f"{title_of(incident)}, {lasted}{' so far' if incident.open else ''}"
-        width = max(0.5, (last_s - began_s) / width_s - x)
-        yield ChartMark(
-            incident.id, round(x, 2), round(width, 2), incident.severity, title, first_s
-        )
+        width, goes_on = max(0.5, (last_s - began_s) / width_s - x), " so far" * incident.open
+        title = f"{title_of(incident)}, {span(max(0.0, last_s - first_s))}{goes_on}"
+        at = round(x, 2), round(width, 2)
+        yield ChartMark(incident.id, *at, incident.severity, title, first_s)
+
+
+def run_chart(points: Sequence[TrendPoint]) -> Chart | None:
+    """Steps a second of a run, in 60 columns; None: less than two paces are known."""
+    paces = [(point.at_s, 1 / point.step_s) for point in points if point.step_s]
+    if len(paces) < 2:
+        return None
+    most, began_s = max(pace for _, pace in paces), points[0].at_s
+    span_s = max(1.0, points[-1].at_s - began_s)
+    columns = grouped((int(59 * (at_s - began_s) / span_s), pace) for at_s, pace in paces)
+    tops = ((x, 100 * median(paces) / most) for x, paces in columns.items())
+    return Chart(60, most, {"low": _bars(tops)}, ())
 
 
 # -- a step of each rank --------------------------------------------------------------------------
@@ -166,47 +172,28 @@ def tempo_chart(tempos: Mapping[RankName, Tempo]) -> Chart | None:
     most = max(max(tempo.step_s, tempo.busy_s) for tempo in tempos.values()) or 1.0
     usual_s = median(tempo.busy_s for tempo in tempos.values())
     slow = {rank for rank in some if tempos[rank].busy_s > _SLOW * usual_s > 0}
-    bars: dict[str, list[str]] = {"wait": [], "busy": [], "slow": []}
+    paths = {"wait": "", "busy": "", "slow": ""}
     for x, rank in enumerate(some):
         busy, step = (100 * s / most for s in (tempos[rank].busy_s, tempos[rank].step_s))
-        bars["slow" if rank in slow else "busy"].append(_bar(x, 0, busy, _APART))
-        bars["wait"].append(_bar(x, busy, max(busy, step), _APART))
+        paths["slow" if rank in slow else "busy"] += _bar(x, 0, busy, _APART)
+        paths["wait"] += _bar(x, busy, max(busy, step), _APART)
+    works = "{}: {:.3g} s of own work, {:.3g} s of waiting a step".format
+    hits = (ChartHit(x, works(r, tempos[r].busy_s, tempos[r].rest_s)) for x, r in enumerate(some))
     first = max(some, key=lambda rank: tempos[rank].busy_s)
     says = f"{first} works longest: {tempos[first].busy_s:.3g} s a step, the median {usual_s:.3g} s"
-    return Chart(
-        columns=len(some),
-        most=most,
-        paths={name: "".join(paths) for name, paths in bars.items()},
-        hits=tuple(ChartHit(x, _worked(rank, tempos[rank]), None, rank)
-                   for x, rank in enumerate(some)),
-        says=says if slow else "all work about as long",
-    )  # fmt: skip
-
-
-def _worked(rank: RankName, tempo: Tempo) -> str:
-    return f"{rank}: {tempo.busy_s:.3g} s of own work, {tempo.rest_s:.3g} s of waiting a step"
+    return Chart(len(some), most, paths, tuple(hits), says=says if slow else "all are about even")
 
 
 # -- the steps of one rank ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseChart:
-    """One bar for each attempt of a step, its parts the seconds by phase."""
-
-    chart: Chart
-    phases: tuple[tuple[str, str], ...]
-    """Class of a shape and the phase, the longest first."""
-
-
-def phase_chart(rows: Sequence[StepRow]) -> PhaseChart | None:
-    """The last attempts, the oldest first; None: there are none, or none has phases."""
+def phase_chart(rows: Sequence[StepRow]) -> Chart | None:
+    """One bar for each of the last attempts, its parts the seconds by phase; None: there are none,
+    or none has phases.
+    """
     rows = [row for row in rows if row.seconds][-_COLUMNS:]
-    total: dict[str, float] = {}
-    for row in rows:
-        for phase, spent_s in row.seconds.items():
-            total[phase] = total.get(phase, 0.0) + spent_s
-    names = sorted((name for name in total if total[name] > 0), key=lambda name: -total[name])
+    total = grouped((phase, s) for row in rows for phase, s in row.seconds.items() if s > 0)
+    names = sorted(total, key=lambda phase: -sum(total[phase]))
     if not names:
         return None
     style = {name: f"p{min(number, _PHASES)}" for number, name in enumerate(names)}
@@ -218,14 +205,14 @@ def phase_chart(rows: Sequence[StepRow]) -> PhaseChart | None:
             top = bottom + 100 * row.seconds.get(name, 0.0) / most
             paths[style[name]] += _bar(x, bottom, top, _APART) if top > bottom else ""
             bottom = top
-    hits = tuple(ChartHit(x, _step(row, names)) for x, row in enumerate(rows))
+    hits = tuple(ChartHit(x, _step(row)) for x, row in enumerate(rows))
     legend = [(style[name], name) for name in names[: _PHASES + 1]]
     if len(names) > _PHASES + 1:
         legend[-1] = (f"p{_PHASES}", "others")
-    return PhaseChart(Chart(len(rows), most, paths, hits), tuple(legend))
+    return Chart(len(rows), most, paths, hits, legend=tuple(legend))
 
 
-def _step(row: StepRow, names: Sequence[str]) -> str:
-    parts = [f"{name} {row.seconds[name]:.3g} s" for name in names if row.seconds.get(name)]
-    failed = "" if row.committed else ", not committed"
-    return f"step {row.step}{failed}: {', '.join(parts[:_PHASES])}"
+def _step(row: StepRow) -> str:
+    longest = sorted(row.seconds, key=lambda phase: -row.seconds[phase])[:_PHASES]
+    parts = ", ".join(f"{phase} {row.seconds[phase]:.3g} s" for phase in longest)
+    return f"step {row.step}{'' if row.committed else ', not committed'}: {parts}"

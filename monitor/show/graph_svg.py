@@ -1,8 +1,7 @@
 """The wait-for graph of an incident, or of flight records, as boxes and lines for one SVG. Pure.
 
-Whoever waits stands below whom it waits for, further to the right: a tree that is as narrow as a
-phone. Waits beside the tree are lines at the right edge. templates/graph.html has the markup,
-and each wait is a sentence, too.
+A rank that waits stands below the one it waits for, to the right: a tree as narrow as a phone.
+Other waits are lines at the right edge. Each is a sentence, too (templates/graph.html).
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lightkeeper.monitor.model.units import counted
+from lightkeeper.monitor.model.units import clean, counted
 from lightkeeper.monitor.model.wait_map import TOLD, WaitEdge, WaitMap, WaitNode
 from lightkeeper.monitor.model.wording import seconds
 
-_WIDTH, _HEIGHT = 286, 58
+BOX_WIDTH, BOX_HEIGHT = 286, 58
 _INDENT, _GAP, _SPINE = 36, 26, 16
 _SIDE: Final = 34
 """Room at the right edge for waits that are not on the tree."""
@@ -47,7 +46,6 @@ class GraphBox:
     """The page that it leads to, `ranks` or `groups`; empty: none."""
     target: str
     title: str
-    """All of it, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +62,6 @@ class GraphLine:
 class GraphDrawing:
     width: int
     height: int
-    box_width: int
-    box_height: int
     boxes: tuple[GraphBox, ...]
     lines: tuple[GraphLine, ...]
     title: str
@@ -77,9 +73,8 @@ def draw_graph(waits: WaitMap | None, *, linked: bool = True) -> GraphDrawing | 
     """None: there is nothing to draw. `linked`: boxes lead to pages of this monitor."""
     if waits is None or not waits.nodes:
         return None
-    total = counted(waits.ranks, "rank")
-    nodes, known = waits.nodes, range(len(waits.nodes))
-    edges = [edge for edge in waits.edges if {edge.waiter, edge.holder} <= {*known}]
+    nodes, count = waits.nodes, len(waits.nodes)
+    edges = [edge for edge in waits.edges if {edge.waiter, edge.holder} <= {*range(count)}]
     parents = _parents(nodes, edges)
     order = list(_ordered(nodes, parents))
     row = {node: number for number, node in enumerate(order)}
@@ -87,31 +82,25 @@ def draw_graph(waits: WaitMap | None, *, linked: bool = True) -> GraphDrawing | 
     at = dict(zip(order, boxes, strict=True))
     branches, waiting = list(parents.values()), {edge.waiter for edge in edges}
     others = [edge for edge in edges if edge not in branches]
-    right = max(box.x for box in boxes) + _WIDTH
-    lines = [_branch(at[e.waiter], at[e.holder], e, nodes) for e in branches]
-    lines += [_detour(at[e.waiter], at[e.holder], e, nodes, right) for e in others]
+    right = max(box.x for box in boxes) + BOX_WIDTH
+    lines = [_branch(at[e.waiter], at[e.holder], _label(e), _sentence(e, nodes)) for e in branches]
+    lines += [_detour(at[e.waiter], at[e.holder], right, _sentence(e, nodes)) for e in others]
     alone = [box.title for node, box in at.items() if node not in waiting]
     return GraphDrawing(
         width=right + _MARGIN + (_SIDE if others else 0),
-        height=boxes[-1].y + _HEIGHT + _MARGIN,
-        box_width=_WIDTH,
-        box_height=_HEIGHT,
+        height=boxes[-1].y + BOX_HEIGHT + _MARGIN,
         boxes=boxes,
         lines=tuple(lines),
-        title=f"Who waits for whom: {total}",
+        title=f"Who waits for whom: {counted(waits.ranks, 'rank')}",
         sentences=(*alone, *(_sentence(edge, nodes) for edge in edges)),
     )
 
 
-def _parents(nodes: Sequence[WaitNode], edges: Sequence[WaitEdge]) -> dict[int, WaitEdge]:
-    nearest = ((node, _parent(nodes, node, edges)) for node in range(len(nodes)))
-    return {node: edge for node, edge in nearest if edge is not None}
-
-
-def _parent(nodes: Sequence[WaitNode], node: int, edges: Iterable[WaitEdge]) -> WaitEdge | None:
-    """The wait by which it stands in the tree: one that leads nearer to the suspects."""
-    nearer = (e for e in edges if e.waiter == node and nodes[e.holder].depth < nodes[node].depth)
-    return min(nearer, key=lambda edge: (-nodes[edge.holder].depth, edge.holder), default=None)
+def _parents(nodes: Sequence[WaitNode], edges: Iterable[WaitEdge]) -> dict[int, WaitEdge]:
+    """Node -> the wait by which it stands in the tree: the shortest that leads to the suspects."""
+    nearer = [edge for edge in edges if nodes[edge.holder].depth < nodes[edge.waiter].depth]
+    nearer.sort(key=lambda edge: (edge.waiter, nodes[edge.holder].depth, -edge.holder))
+    return {edge.waiter: edge for edge in nearer}
 
 
 def _ordered(nodes: Sequence[WaitNode], parents: dict[int, WaitEdge]) -> Iterator[int]:
@@ -122,9 +111,7 @@ def _ordered(nodes: Sequence[WaitNode], parents: dict[int, WaitEdge]) -> Iterato
     while waiting:
         node = waiting.pop()
         yield node
-        waiting += (
-            child for child in sorted(parents, reverse=True) if parents[child].holder == node
-        )
+        waiting += (child for child in [*parents][::-1] if parents[child].holder == node)
 
 
 def _box(node: WaitNode, row: int, *, linked: bool) -> GraphBox:
@@ -133,11 +120,11 @@ def _box(node: WaitNode, row: int, *, linked: bool) -> GraphBox:
     target = (node.ranks if single else node.groups)[:1]
     return GraphBox(
         x=_MARGIN + _INDENT * max(0, min(node.depth, 5)),
-        y=_MARGIN + row * (_HEIGHT + _GAP),
+        y=_MARGIN + row * (BOX_HEIGHT + _GAP),
         part=node.part,
-        name=_cut(name, _CHARS - 10),
-        does=_cut(node.does, _CHARS),
-        where=_cut(where, _CHARS + 2),
+        name=clean(name, _CHARS - 10),
+        does=clean(node.does, _CHARS),
+        where=clean(where, _CHARS + 2),
         kind=kind if linked and target else "",
         target=target[0] if target else "",
         title=f"{name}{f' {node.does}' if node.does else ''}{f', {where}' if where else ''}",
@@ -162,39 +149,28 @@ def _where(node: WaitNode) -> str:
     return f"on {hosts}{named and f': {named}'}{more}"
 
 
-def _branch(
-    waiter: GraphBox, holder: GraphBox, edge: WaitEdge, nodes: Sequence[WaitNode]
-) -> GraphLine:
+def _branch(waiter: GraphBox, holder: GraphBox, label: str, title: str) -> GraphLine:
     """From the waiter's left edge to below the holder."""
-    x, middle, bottom = holder.x + _SPINE, waiter.y + _HEIGHT // 2, holder.y + _HEIGHT
+    x, middle, bottom = holder.x + _SPINE, waiter.y + BOX_HEIGHT // 2, holder.y + BOX_HEIGHT
     path = f"M{waiter.x} {middle}H{x}V{bottom + 2}m-4 7l4-7l4 7"
-    return GraphLine(path, _label(edge), waiter.x + 2, waiter.y - 6, _sentence(edge, nodes))
+    return GraphLine(path, label, waiter.x + 2, waiter.y - 6, title)
 
 
-def _detour(
-    waiter: GraphBox, holder: GraphBox, edge: WaitEdge, nodes: Sequence[WaitNode], right: int
-) -> GraphLine:
+def _detour(waiter: GraphBox, holder: GraphBox, right: int, title: str) -> GraphLine:
     """From right edge to right edge."""
-    start, end = waiter.y + _HEIGHT // 2 + 8, holder.y + _HEIGHT // 2 - 8
+    start, end = waiter.y + BOX_HEIGHT // 2 + 8, holder.y + BOX_HEIGHT // 2 - 8
     way = f"C{right + _SIDE} {start} {right + _SIDE} {end}"
-    path = f"M{waiter.x + _WIDTH} {start}{way} {holder.x + _WIDTH + 2} {end}m7-4l-7 4l7 4"
-    return GraphLine(path, "", 0, 0, _sentence(edge, nodes))
+    path = f"M{waiter.x + BOX_WIDTH} {start}{way} {holder.x + BOX_WIDTH + 2} {end}m7-4l-7 4l7 4"
+    return GraphLine(path, "", 0, 0, title)
 
 
 def _label(edge: WaitEdge) -> str:
-    """`in a collective, 12 s`."""
-    by = WITNESSES.get(edge.by, edge.by)
-    if edge.least_s is None or edge.most_s is None:
-        return by
-    least, most = seconds(edge.least_s), seconds(edge.most_s)
-    return f"{by}, {most if least == most else f'{least} to {most}'}"
+    """`in a collective, 12 s`, `across groups, 8.0 s to 12 s`."""
+    waited = dict.fromkeys(seconds(s) for s in (edge.least_s, edge.most_s) if s is not None)
+    return WITNESSES.get(edge.by, edge.by) + (f", {' to '.join(waited)}" if waited else "")
 
 
 def _sentence(edge: WaitEdge, nodes: Sequence[WaitNode]) -> str:
     waiter, holder = nodes[edge.waiter], nodes[edge.holder]
     verb = "waits" if waiter.count == 1 else "wait"
     return f"{_name(waiter)} {verb} for {_name(holder)}: {_label(edge)}"
-
-
-def _cut(text: str, at_most: int) -> str:
-    return text if len(text) <= at_most else f"{text[: at_most - 1]}\N{HORIZONTAL ELLIPSIS}"

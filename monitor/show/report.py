@@ -183,34 +183,27 @@ def records_map(job: Job, analysis: Analysis) -> WaitMap | None:
     every = [ranks for ranks in some if role[ranks[0]] is not Role.FREE]
     place = {rank: node for node, ranks in enumerate(every) for rank in ranks}
     calls = {
-        (place[wait.rank], place[awaited]): clean(wait.op, 40)
-        for wait in analysis.waits
+        (node, place[awaited]): clean(wait.op, 40)
+        for node, ranks in enumerate(every)
+        for wait in waits[ranks[0]]
         for awaited in wait.waits_for
-        if wait.rank in place and awaited in place and place[awaited] != place[wait.rank]
+        if place.get(awaited, node) != node
     }
     parts = [_PARTS.get(role[ranks[0]], WAITS) for ranks in every]
-    near = _depths([node for node, part in enumerate(parts) if part != WAITS], calls)
+    near = {waiter for waiter, holder in calls if parts[holder] != WAITS}
+    far = [0 if part != WAITS else 1 if node in near else 2 for node, part in enumerate(parts)]
     nodes = tuple(
-        _node(job, ranks, parts[node], near.get(node, 0), next(_waiting(job, ranks, waits))[0])
+        _node(job, ranks, parts[node], far[node], next(_waiting(job, ranks, waits))[0])
         for node, ranks in enumerate(every)
     )
     edges = (WaitEdge(*pair, op) for pair, op in sorted(calls.items()))
     return WaitMap(0.0, nodes, tuple(edges)[: 4 * _BOXES]) if calls else None
 
 
-def _depths(suspects: Sequence[int], waits: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """Crowd -> waits between it and a suspect; of those farther than 4 nothing."""
-    depths = dict.fromkeys(suspects, 0)
-    for far in range(1, 5):
-        near = {w for w, holder in waits if w not in depths and depths.get(holder) == far - 1}
-        depths |= dict.fromkeys(near, far)
-    return depths
-
-
 def _node(job: Job, ranks: tuple[int, ...], part: str, depth: int, does: str) -> WaitNode:
     hosts = sorted({clean(job.hosts[rank], 80) for rank in ranks if rank in job.hosts})
-    names = (rank_word(job, ranks),) if len(ranks) == 1 else (rank_list(job, ranks, 4),)
-    return WaitNode(part, names, len(ranks), depth, does, (), 0, tuple(hosts[:3]), len(hosts))
+    name = rank_word(job, ranks) if len(ranks) == 1 else rank_list(job, ranks, 4)
+    return WaitNode(part, (name,), len(ranks), depth, does, (), 0, tuple(hosts[:3]), len(hosts))
 
 
 # -- findings in words: who did what, where --------------------------------------------------------

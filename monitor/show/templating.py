@@ -32,8 +32,7 @@ from lightkeeper.monitor.model.units import (
 )
 from lightkeeper.monitor.show.wording import LOOKS, doing, path_of, pause_line
 
-_SHOW: Final = Path(__file__).parent
-_FOLDERS: Final = (_SHOW / "templates", _SHOW / "web" / "static")
+_FOLDERS: Final = [Path(__file__).with_name(name) for name in ("templates", "web")]
 """Templates, and the style sheets that a report carries along."""
 _SHORT: Final = 24
 _SHORT_MARKUP: Final = 18

@@ -40,7 +40,6 @@ class Fact:
 
     name: str
     word: str
-    """A text, or markup, as `more` is."""
     more: str
     tone: str
 

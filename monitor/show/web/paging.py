@@ -11,7 +11,6 @@ from typing import Final
 
 from flask import Blueprint, Response, request
 from markupsafe import Markup, escape
-from werkzeug.exceptions import HTTPException
 
 from lightkeeper.monitor.decide.accounts import WORDS, ChoiceError, find_incident
 from lightkeeper.monitor.decide.view import SCHEMA
@@ -19,7 +18,7 @@ from lightkeeper.monitor.decide.view_json import report_to_json
 from lightkeeper.monitor.model.eviction import Scope
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.run import RESOLUTIONS
-from lightkeeper.monitor.show.chart_svg import PhaseChart, phase_chart
+from lightkeeper.monitor.show.chart_svg import Chart, phase_chart
 from lightkeeper.monitor.show.templating import render, template
 from lightkeeper.monitor.show.web.answers import (
     AppContext,
@@ -138,14 +137,14 @@ def _says(name: str, what: str) -> Response:
     return _html(html, status)
 
 
-def _last_steps(name: str) -> PhaseChart | None:
+def _last_steps(name: str) -> Chart | None:
     """A picture of them; None: it cannot be had."""
     seen = the_view().by_rank.get(RankName(name))
     attempt = 0 if seen is None or seen.step is None else seen.step.attempt
     try:
         said = said_by(name, "steps", {"since": str(max(0, attempt - _STEPS))})
-        return phase_chart(parse_steps(said.get_json()).rows)
-    except (HttpRefusal, HTTPException, WireError):
+        return phase_chart(parse_steps(said.get_json(silent=True)).rows)
+    except (HttpRefusal, WireError):
         return None
 
 

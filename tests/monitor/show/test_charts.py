@@ -11,11 +11,12 @@ from lightkeeper.monitor.decide.tempo import Tempo, TrendBook
 from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.run import RESOLUTIONS, TrendPoint
 from lightkeeper.monitor.model.verdict import RankHealth
-from lightkeeper.monitor.show.chart_svg import pace_chart, phase_chart, tempo_chart
-from lightkeeper.monitor.show.web.pages import pace_line
+from lightkeeper.monitor.show.chart_svg import pace_chart, phase_chart, run_chart, tempo_chart
+from lightkeeper.monitor.show.web.pages import Context, FleetIndex, PagePlace, fleet_page
 from lightkeeper.worker_server.wire import StepRow
 from tests.changed import replace
 from tests.monitor.decide.scene import hang
+from tests.page.parts import html_of
 from tests.page.views import NOW_S, crowd
 
 TEMPOS = {"a.0": Tempo(1.25, 0.9)}
@@ -117,33 +118,36 @@ def test_the_steps_of_a_rank_are_bars_of_their_phases() -> None:
     rows.append(StepRow(3, 3, 0, 0.0, 2.0, {"forward": 0.2, "communication": 1.0}))
     drawing = phase_chart(rows)
     assert drawing is not None
-    assert [name for _, name in drawing.phases] == ["backward", "communication", "forward"]
-    assert drawing.chart.most == 1.2
-    assert drawing.chart.hits[-1].says == (
-        "step 3, not committed: communication 1 s, forward 0.2 s"
-    )
+    assert [name for _, name in drawing.legend] == ["backward", "communication", "forward"]
+    assert drawing.most == 1.2
+    assert drawing.hits[-1].says == ("step 3, not committed: communication 1 s, forward 0.2 s")
     many = [StepRow(0, 0, 1, 0.0, 1.0, {f"phase{n}": 1.0 + n for n in range(30)})]
     drawing = phase_chart(many)
     assert drawing is not None
-    assert len(drawing.phases) == 8
-    assert drawing.phases[-1] == ("p7", "others")
+    assert len(drawing.legend) == 8
+    assert drawing.legend[-1] == ("p7", "others")
     assert phase_chart([]) is None
 
 
-def test_the_pace_is_drawn_as_bars_and_blank_where_nothing_moved() -> None:
-    slow, still, fast = (points(4, step_s) for step_s in (2.0, None, 0.5))
+def test_the_pace_of_a_run_is_drawn_as_bars_and_blank_where_nothing_moved() -> None:
+    slow, still, fast = (points(20, step_s) for step_s in (2.0, None, 0.5))
     every = [replace(p, at_s=10.0 * at) for at, p in enumerate([*slow, *still, *fast])]
-    line = pace_line(every)
-    assert line is not None
-    assert (line.bars, line.most, line.span_s) == ("▃▃▃▃    ████", 2.0, 110.0)
+    chart = run_chart(every)
+    assert chart is not None
+    assert (chart.paths["low"].count("M"), chart.most) == (40, 2.0)
+    assert chart.paths["low"].startswith("M0 100V75h1V100z")
 
 
-def test_an_hour_fits_into_one_line() -> None:
-    line = pace_line(points(360))
-    assert line is not None
-    assert line.bars == "█" * 60
+def test_a_path_of_all_columns_reaches_the_page_whole() -> None:
+    hour = [TrendPoint(NOW_S + 100 - 10.0 * n, None, 2.0 + n % 7, 1.0 + n % 5) for n in range(360)]
+    chart = pace_chart({"1h": hour}, (), NOW_S + 100)
+    assert chart is not None
+    assert len(chart.paths["mean"]) > 2000
+    view = crowd(2, 1, trend={"1h": hour})
+    page = html_of(fleet_page(Context(FleetIndex(view), PagePlace("fleet"))))
+    assert all(f'd="{path}"' in page for path in chart.paths.values() if path)
 
 
 @pytest.mark.parametrize("given", [[], points(1), points(3, None)])
 def test_of_less_than_two_paces_nothing_is_drawn(given: list[TrendPoint]) -> None:
-    assert pace_line(given) is None
+    assert run_chart(given) is None

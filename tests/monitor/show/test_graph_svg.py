@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from lightkeeper.monitor.model.wait_map import TOLD, WaitEdge, WaitMap, WaitNode
-from lightkeeper.monitor.show.graph_svg import draw_graph
+from lightkeeper.monitor.show.graph_svg import BOX_HEIGHT, BOX_WIDTH, draw_graph
 from lightkeeper.monitor.show.report import Report, records_map
 from tests.monitor.show.jobs import hang, healthy, megatron, tie
 
@@ -49,9 +49,9 @@ def test_no_box_touches_another_and_who_waits_stands_below_and_to_the_right() ->
     picture = draw_graph(CHAIN)
     assert picture is not None
     for above, below in pairwise(picture.boxes):
-        assert above.y + picture.box_height < below.y
+        assert above.y + BOX_HEIGHT < below.y
         assert above.x < below.x
-    assert picture.boxes[-1].x + picture.box_width <= picture.width <= 420
+    assert picture.boxes[-1].x + BOX_WIDTH <= picture.width <= 420
 
 
 def test_ranks_that_wait_for_each_other_have_lines_at_the_edge() -> None:
