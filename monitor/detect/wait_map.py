@@ -1,0 +1,160 @@
+"""The part of the wait-for graph that a verdict rests on, as a person is shown it. Pure.
+
+The suspects and all that wait for them, directly or not. Of more than a few ranks those that do the
+same at the same distance become one node: by group and host, by group, or over all groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Final
+
+from lightkeeper.monitor.detect.graph import SELF_HELD, By, WaitGraph
+from lightkeeper.monitor.detect.history import History
+from lightkeeper.monitor.detect.wording import (
+    hangs_briefly,
+    ranks_named,
+    waits_in,
+    what_they_do,
+    why_it_died,
+)
+from lightkeeper.monitor.model.grouping import grouped
+from lightkeeper.monitor.model.names import RankName, group_of
+from lightkeeper.monitor.model.units import clean, natural
+from lightkeeper.monitor.model.verdict import RankStanding, Verdict
+from lightkeeper.monitor.model.wait_map import (
+    CANDIDATE,
+    CULPRIT,
+    TOLD,
+    WAITS,
+    WaitEdge,
+    WaitMap,
+    WaitNode,
+)
+
+_NODES: Final = 10
+"""More do not fit a page; folding ends there or at its coarsest."""
+_OWN: Final = 6
+"""So many ranks each have a node of their own."""
+_EDGES: Final = 48
+_DEPTH: Final = 5
+"""Longer chains of waits end in one node."""
+_APART: Final = 6
+"""Suspects that are never folded."""
+_NAMED: Final = 3
+_CHARS: Final = 90
+
+
+def wait_map(history: History, graph: WaitGraph, verdict: Verdict) -> WaitMap | None:
+    """None: nothing stands still because of it, or nobody is seen to wait for anybody."""
+    depth = dict.fromkeys(_origins(history, graph, verdict), 0)
+    if not verdict.stops:
+        return None
+    paths = list(graph.paths_to(depth))
+    for waiter, holder in paths:
+        depth[waiter] = min(_DEPTH, depth[holder] + 1)
+    unseen = [rank for rank in verdict.victims if rank not in depth]  # they ended, or records tell
+    depth |= dict.fromkeys(unseen, 1)
+    shown = {*verdict.victims, *(rank for rank, far in depth.items() if not far)}
+    ranks = sorted((r for r in depth if r in shown and r in history.tracks), key=natural)
+    does = {rank: _does(history, graph, verdict, rank) for rank in ranks}
+    folded = _folded(history, verdict, depth, does)
+    nodes = sorted(folded, key=lambda ranks: (ranks[0] not in verdict.suspects, depth[ranks[0]]))
+    recalled = [(waiter, suspect) for waiter in unseen for suspect in verdict.suspects[:_APART]]
+    edges = _edges(history, graph, nodes, paths, recalled)
+    made = tuple(_node(history, verdict, depth, does, ranks) for ranks in nodes)
+    differ = len({node.does for node in made}) > 1
+    return WaitMap(history.now_s, made, edges) if edges or differ else None
+
+
+def _origins(history: History, graph: WaitGraph, verdict: Verdict) -> Sequence[RankName]:
+    """Where waits end: the suspects; without any those that it gives evidence of, or a circle."""
+    named = verdict.suspects or [r for r in history.tracks if r in verdict.evidence]
+    circles = (rank for circle in graph.circles for rank in circle if rank in verdict.victims)
+    return tuple(named or circles)
+
+
+def _folded(
+    history: History, verdict: Verdict, depth: Mapping[RankName, int], does: Mapping[RankName, str]
+) -> list[list[RankName]]:
+    """The ranks in nodes: as fine as there is room for."""
+    apart = {*verdict.suspects[:_APART]}
+    keys: dict[RankName, tuple[Hashable, ...]] = {
+        rank: (
+            (depth[rank], rank in verdict.suspects), said, group_of(rank),
+            history.tracks[rank].identity.host, rank,
+        )
+        for rank, said in does.items()
+    }  # fmt: skip
+    nodes: list[list[RankName]] = []
+    for level in range(5 if len(does) <= _OWN else 4, 0, -1):
+        alike = grouped((r if r in apart else key[:level], r) for r, key in keys.items())
+        nodes = list(alike.values())
+        if len(nodes) <= _NODES:
+            break
+    return nodes
+
+
+def _does(history: History, graph: WaitGraph, verdict: Verdict, rank: RankName) -> str:
+    track, standing = history.tracks[rank], graph.standing.get(rank)
+    if standing is RankStanding.DEAD:
+        return clean(why_it_died(track) or "its process has ended", _CHARS)
+    if rank in verdict.suspects and standing in SELF_HELD:
+        brief = hangs_briefly([track], graph.standing)
+        return clean(brief.removeprefix(f"{ranks_named([rank])} "), _CHARS)
+    waits = waits_in(history, (rank,)).strip()
+    return clean(waits or what_they_do([track])[0].removeprefix(f"{rank} "), _CHARS)
+
+
+def _edges(
+    history: History,
+    graph: WaitGraph,
+    nodes: Sequence[Sequence[RankName]],
+    paths: Sequence[tuple[RankName, RankName]],
+    recalled: Sequence[tuple[RankName, RankName]],
+) -> tuple[WaitEdge, ...]:
+    """Between nodes: waits that a witness names, those by lanes and groups, the `recalled`."""
+    place = {rank: node for node, ranks in enumerate(nodes) for rank in ranks}
+    pairs = _named(graph, place)
+    for some, by in ((paths, By.ACROSS), (recalled, TOLD)):
+        for waiting, rank in some:
+            if waiting in place and rank in place:
+                pairs.setdefault((place[waiting], place[rank]), by)
+    stood_s = [[history.tracks[rank].stall_s for rank in ranks] for ranks in nodes]
+    edges = sorted((pair, str(by)) for pair, by in pairs.items() if pair[0] != pair[1])
+    return tuple(
+        WaitEdge(w, h, by, *(() if by == TOLD else (min(stood_s[w]), max(stood_s[w]))))
+        for (w, h), by in edges[:_EDGES]
+    )
+
+
+def _named(graph: WaitGraph, place: Mapping[RankName, int]) -> dict[tuple[int, int], str]:
+    """Waiter and holder, both nodes -> the witness."""
+    pairs: dict[tuple[int, int], str] = {}
+    for wait in graph.waits:
+        holders = dict.fromkeys(place[rank] for rank in wait.holders if rank in place)
+        for waiter in dict.fromkeys(place[rank] for rank in wait.waiters if rank in place):
+            for holder in holders:
+                pairs.setdefault((waiter, holder), wait.by)
+    return pairs
+
+
+def _node(
+    history: History, verdict: Verdict, depth: Mapping[RankName, int],
+    does: Mapping[RankName, str], ranks: Sequence[RankName],
+) -> WaitNode:  # fmt: skip
+    said = {does[rank] for rank in ranks}
+    part = CANDIDATE if ranks[0] in verdict.candidates else WAITS
+    groups = sorted({group_of(rank) for rank in ranks}, key=natural)
+    hosts = sorted({history.tracks[rank].identity.host for rank in ranks}, key=natural)
+    return WaitNode(
+        part=CULPRIT if ranks[0] in verdict.culprits else part,
+        ranks=tuple(clean(rank, 80) for rank in ranks[:_NAMED]),
+        count=len(ranks),
+        depth=depth[ranks[0]],
+        does=said.pop() if len(said) == 1 else "",
+        groups=tuple(clean(group, 80) for group in groups[:_NAMED]),
+        group_count=len(groups),
+        hosts=tuple(clean(host, 80) for host in hosts[:_NAMED]),
+        host_count=len(hosts),
+    )

@@ -1,0 +1,74 @@
+"""Who waited for whom when a fault was judged, folded until a person can read it. Pure.
+
+It travels with the verdict, so an incident keeps the graph that its decision rests on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from lightkeeper.monitor.model.plain import Moment, readable
+
+CULPRIT: Final = "culprit"
+CANDIDATE: Final = "candidate"
+WAITS: Final = "waits"
+TOLD: Final = "verdict"
+"""The witness of a wait that was not seen any more, or only in flight records."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitNode:
+    """Ranks in one situation."""
+
+    part: str
+    """`CULPRIT`, `CANDIDATE` or `WAITS`."""
+    ranks: tuple[str, ...]
+    """The names of some of them, sorted."""
+    count: int
+    depth: int
+    """Waits between them and the suspects."""
+    does: str
+    """`hangs in main (train.py:20)`, `in all_reduce`; empty: they differ, or it is not known."""
+    groups: tuple[str, ...] = ()
+    """All groups, if they are few; else the first."""
+    group_count: int = 0
+    hosts: tuple[str, ...] = ()
+    """All hosts, if they are few; else the first."""
+    host_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WaitEdge:
+    """Ranks of one node wait for ranks of another."""
+
+    waiter: int
+    """Index of the node."""
+    holder: int
+    by: str
+    """The witness: `detect.graph.By`, `TOLD`, or the call in a flight record."""
+    least_s: float | None = None
+    """The shortest of these waits by then; None: not known."""
+    most_s: float | None = None
+
+
+@readable
+@dataclass(frozen=True, slots=True)
+class WaitMap:
+    """The wait-for graph around the suspects of one fault."""
+
+    at_s: Moment
+    nodes: tuple[WaitNode, ...]
+    """Suspects first, then by depth."""
+    edges: tuple[WaitEdge, ...]
+
+    @property
+    def ranks(self) -> int:
+        return sum(node.count for node in self.nodes)
+
+
+def fuller(before: WaitMap | None, now: WaitMap | None) -> WaitMap | None:
+    """The later of two of the same suspects, unless ranks that waited have ended or gone on."""
+    if before is None or now is None:
+        return now or before
+    return before if before.ranks > now.ranks else now

@@ -1,0 +1,96 @@
+"""The wait-for graph as a drawing: nothing overlaps, every wait is a line and a sentence."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from lightkeeper.monitor.model.wait_map import TOLD, WaitEdge, WaitMap, WaitNode
+from lightkeeper.monitor.show.graph_svg import BOX_HEIGHT, BOX_WIDTH, draw_graph
+from lightkeeper.monitor.show.report import Report, records_map
+from tests.monitor.show.jobs import hang, healthy, megatron, tie
+
+
+def node(name: str, depth: int, part: str = "waits", **more) -> WaitNode:
+    return WaitNode(part, (name,), more.pop("count", 1), depth, more.pop("does", ""), **more)
+
+
+CHAIN = WaitMap(
+    5.0,
+    (
+        node("rg_1.0", 0, "culprit", does="hangs in main (train.py:20)", hosts=("h1",),
+             host_count=1),
+        node("rg_1.1", 1, count=7, groups=("rg_1",), group_count=1, does="in all_reduce"),
+        node("rg_0.0", 2, count=889, groups=("rg_0", "rg_2"), group_count=127,
+             hosts=("h0",), host_count=127),
+    ),
+    (WaitEdge(1, 0, "collective", 12.0, 12.0), WaitEdge(2, 1, "across", 8.0, 11.5)),
+)  # fmt: skip
+
+
+def test_each_wait_has_a_line_with_its_witness_and_seconds_and_a_sentence() -> None:
+    picture = draw_graph(CHAIN)
+    assert picture is not None
+    assert [line.label for line in picture.lines] == [
+        "in a collective, 12 s", "across groups, 8.0 s to 12 s",
+    ]  # fmt: skip
+    assert picture.sentences == (
+        "rg_1.0 hangs in main (train.py:20), on h1",
+        "7 ranks of rg_1 wait for rg_1.0: in a collective, 12 s",
+        "889 ranks of 127 groups wait for 7 ranks of rg_1: across groups, 8.0 s to 12 s",
+    )
+    assert [(box.kind, box.target) for box in picture.boxes] == [
+        ("ranks", "rg_1.0"), ("groups", "rg_1"), ("", "rg_0"),
+    ]  # fmt: skip
+
+
+def test_no_box_touches_another_and_who_waits_stands_below_and_to_the_right() -> None:
+    picture = draw_graph(CHAIN)
+    assert picture is not None
+    for above, below in pairwise(picture.boxes):
+        assert above.y + BOX_HEIGHT < below.y
+        assert above.x < below.x
+    assert picture.boxes[-1].x + BOX_WIDTH <= picture.width <= 420
+
+
+def test_ranks_that_wait_for_each_other_have_lines_at_the_edge() -> None:
+    circle = WaitMap(
+        1.0, (node("a.0", 0, "candidate"), node("a.1", 0, "candidate")),
+        (WaitEdge(0, 1, "collective", 3.0, 3.0), WaitEdge(1, 0, TOLD)),
+    )  # fmt: skip
+    picture = draw_graph(circle)
+    assert picture is not None
+    assert [line.title for line in picture.lines] == [
+        "a.0 waits for a.1: in a collective, 3.0 s",
+        "a.1 waits for a.0: seen before, or by flight records",
+    ]
+
+
+def test_damaged_ones_from_a_store_are_drawn_as_far_as_they_make_sense() -> None:
+    odd = WaitMap(
+        1.0, (node("", -3), WaitNode("what", (), -1, 99, "")),
+        (WaitEdge(5, 0, "x"), WaitEdge(-1, 0, "x"), WaitEdge(1, 1, "odd", None, 2.0)),
+    )  # fmt: skip
+    picture = draw_graph(odd)
+    assert picture is not None
+    assert len(picture.boxes) == 2
+    assert draw_graph(WaitMap(1.0, (), ())) is None
+    assert draw_graph(None) is None
+
+
+@pytest.mark.parametrize("make", [hang, tie, lambda: megatron(16)], ids=["hang", "tie", "megatron"])
+def test_flight_records_give_the_graph_of_their_crowds(make) -> None:
+    job, analysis = make()
+    waits = records_map(job, analysis)
+    assert waits is not None
+    accused = {rank for node in waits.nodes if node.part != "waits" for rank in node.ranks}
+    assert accused
+    assert waits.edges
+    text = Report(job, analysis).page()
+    assert text.count('<figure class="graph">') == 1
+    assert len(text) < 60_000
+
+
+def test_without_a_wait_the_report_has_no_picture() -> None:
+    assert "<figure" not in Report(*healthy()).page()
