@@ -7,6 +7,7 @@ same at the same distance become one node: by group and host, by group, or over 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import product
 from typing import Final
 
 from lightkeeper.monitor.detect.graph import SELF_HELD, By, WaitGraph
@@ -22,15 +23,7 @@ from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import RankName, group_of
 from lightkeeper.monitor.model.units import clean, natural
 from lightkeeper.monitor.model.verdict import RankStanding, Verdict
-from lightkeeper.monitor.model.wait_map import (
-    CANDIDATE,
-    CULPRIT,
-    TOLD,
-    WAITS,
-    WaitEdge,
-    WaitMap,
-    WaitNode,
-)
+from lightkeeper.monitor.model.wait_map import TOLD, Part, WaitEdge, WaitMap, WaitNode
 
 _NODES: Final = 10
 """More do not fit a page; folding ends there or at its coarsest."""
@@ -115,7 +108,11 @@ def _edges(
 ) -> tuple[WaitEdge, ...]:
     """Between nodes: waits that a witness names, those by lanes and groups, the `recalled`."""
     place = {rank: node for node, ranks in enumerate(nodes) for rank in ranks}
-    pairs = _named(graph, place)
+    pairs: dict[tuple[int, int], str] = {}
+    for wait in graph.waits:
+        ends = ({place[r] for r in ranks if r in place} for ranks in (wait.waiters, wait.holders))
+        for pair in product(*ends):
+            pairs.setdefault(pair, wait.by)
     for some, by in ((paths, By.ACROSS), (recalled, TOLD)):
         for waiting, rank in some:
             if waiting in place and rank in place:
@@ -128,27 +125,16 @@ def _edges(
     )
 
 
-def _named(graph: WaitGraph, place: Mapping[RankName, int]) -> dict[tuple[int, int], str]:
-    """Waiter and holder, both nodes -> the witness."""
-    pairs: dict[tuple[int, int], str] = {}
-    for wait in graph.waits:
-        holders = dict.fromkeys(place[rank] for rank in wait.holders if rank in place)
-        for waiter in dict.fromkeys(place[rank] for rank in wait.waiters if rank in place):
-            for holder in holders:
-                pairs.setdefault((waiter, holder), wait.by)
-    return pairs
-
-
 def _node(
     history: History, verdict: Verdict, depth: Mapping[RankName, int],
     does: Mapping[RankName, str], ranks: Sequence[RankName],
 ) -> WaitNode:  # fmt: skip
     said = {does[rank] for rank in ranks}
-    part = CANDIDATE if ranks[0] in verdict.candidates else WAITS
+    part = Part.CANDIDATE if ranks[0] in verdict.candidates else Part.WAITS
     groups = sorted({group_of(rank) for rank in ranks}, key=natural)
     hosts = sorted({history.tracks[rank].identity.host for rank in ranks}, key=natural)
     return WaitNode(
-        part=CULPRIT if ranks[0] in verdict.culprits else part,
+        part=Part.CULPRIT if ranks[0] in verdict.culprits else part,
         ranks=tuple(clean(rank, 80) for rank in ranks[:_NAMED]),
         count=len(ranks),
         depth=depth[ranks[0]],

@@ -6,23 +6,27 @@ It travels with the verdict, so an incident keeps the graph that its decision re
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from lightkeeper.monitor.model.plain import Moment, readable
+from lightkeeper.monitor.model.units import counted
 
-CULPRIT: Final = "culprit"
-CANDIDATE: Final = "candidate"
-WAITS: Final = "waits"
 TOLD: Final = "verdict"
 """The witness of a wait that was not seen any more, or only in flight records."""
+
+
+class Part(StrEnum):
+    CULPRIT = "culprit"
+    CANDIDATE = "candidate"
+    WAITS = "waits"
 
 
 @dataclass(frozen=True, slots=True)
 class WaitNode:
     """Ranks in one situation."""
 
-    part: str
-    """`CULPRIT`, `CANDIDATE` or `WAITS`."""
+    part: str  # a `Part`
     ranks: tuple[str, ...]
     """The names of some of them, sorted."""
     count: int
@@ -34,8 +38,29 @@ class WaitNode:
     """All groups, if they are few; else the first."""
     group_count: int = 0
     hosts: tuple[str, ...] = ()
-    """All hosts, if they are few; else the first."""
     host_count: int = 0
+
+    @property
+    def name(self) -> str:
+        if self.count == 1:
+            return self.ranks[0] if self.ranks else "a rank"
+        of = self.groups[0] if self.group_count == 1 else counted(self.group_count, "group")
+        return counted(self.count, "rank") + (f" of {of}" if self.group_count else "")
+
+    @property
+    def where(self) -> str:
+        named = "" if self.count == 1 else ", ".join(self.ranks)
+        if not self.hosts:
+            return named
+        hosts = self.hosts[0] if self.host_count == 1 else counted(self.host_count, "host")
+        more = " ..." if self.groups and self.count > len(self.ranks) else ""
+        return f"on {hosts}{named and f': {named}'}{more}"
+
+    @property
+    def says(self) -> str:
+        """Both, and what they do."""
+        does = f"{self.name} {self.does}" if self.does else self.name
+        return f"{does}, {self.where}" if self.where else does
 
 
 @dataclass(frozen=True, slots=True)

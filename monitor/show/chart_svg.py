@@ -21,7 +21,6 @@ from lightkeeper.monitor.model.wording import title_of
 from lightkeeper.worker_server.wire import StepRow
 
 _COLUMNS: Final = 120
-_TICKS: Final = 5
 _MARKS: Final = 40
 _APART: Final = 0.85
 _SLOW: Final = 1.25
@@ -31,37 +30,18 @@ _PHASES: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
-class ChartHit:
-    """What the pointer reads over one column."""
-
-    x: int
-    says: str
-    at_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ChartMark:
-    """One incident, from the beginning of its fault."""
-
-    id: str
-    x: float
-    width: float
-    severity: str
-    title: str
-    at_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Chart:
     columns: int
     most: float
     """The value at the top."""
     paths: Mapping[str, str]
     """Class of a shape -> its path."""
-    hits: tuple[ChartHit, ...]
-    marks: tuple[ChartMark, ...] = ()
-    ticks: tuple[float, ...] = ()
-    """Times below the columns, at equal distances; Unix time."""
+    hits: Sequence[str]
+    """What the pointer reads over each column."""
+    marks: Sequence[tuple[Incident, float, float, str]] = ()
+    """Incident, where its fault begins, how wide it is, a title."""
+    began_s: float | None = None
+    width_s: float = 0.0
     says: str = ""
     legend: tuple[tuple[str, str], ...] = ()
     """Class of a shape, and what it stands for."""
@@ -94,7 +74,6 @@ def pace_chart(
     if not means:
         return None
     most = max(means.values()) or 1.0
-    at_s = {x: began_s + x * width_s for x in range(columns)}
     return Chart(
         columns=columns,
         most=most,
@@ -104,9 +83,10 @@ def pace_chart(
             "still": _bars((x, 3) for x, rate in lows.items() if not rate),
             "gap": _bars((x, 100) for x in range(columns) if x not in means),
         },
-        hits=tuple(ChartHit(x, _rate(means, lows, x), at) for x, at in at_s.items()),
-        marks=tuple(_marks(incidents, began_s, now_s, width_s)),
-        ticks=tuple(began_s + columns * width_s * tick / _TICKS for tick in range(_TICKS + 1)),
+        hits=[_rate(means, lows, x) for x in range(columns)],
+        marks=list(_marks(incidents, began_s, now_s, width_s)),
+        began_s=began_s,
+        width_s=width_s,
     )
 
 
@@ -132,16 +112,15 @@ def _rate(means: Mapping[int, float], lows: Mapping[int, float], x: int) -> str:
 
 def _marks(
     incidents: Iterable[Incident], began_s: float, now_s: float, width_s: float
-) -> Iterable[ChartMark]:
+) -> Iterable[tuple[Incident, float, float, str]]:
     fired = (incident for incident in incidents if incident.milestones.firing_s is not None)
     shown = [incident for incident in fired if (incident.ended_s or now_s) >= began_s]
     for incident in shown[:_MARKS]:
         first_s, last_s = incident.began_s, incident.ended_s or now_s
         x = max(0.0, (first_s - began_s) / width_s)
         width, goes_on = max(0.5, (last_s - began_s) / width_s - x), " so far" * incident.open
-        title = f"{title_of(incident)}, {span(max(0.0, last_s - first_s))}{goes_on}"
-        at = round(x, 2), round(width, 2)
-        yield ChartMark(incident.id, *at, incident.severity, title, first_s)
+        title = f"{incident.severity}: {title_of(incident)}, {span(max(0.0, last_s - first_s))}{goes_on}"
+        yield incident, round(x, 2), round(width, 2), title
 
 
 def run_chart(points: Sequence[TrendPoint]) -> Chart | None:
@@ -178,10 +157,10 @@ def tempo_chart(tempos: Mapping[RankName, Tempo]) -> Chart | None:
         paths["slow" if rank in slow else "busy"] += _bar(x, 0, busy, _APART)
         paths["wait"] += _bar(x, busy, max(busy, step), _APART)
     works = "{}: {:.3g} s of own work, {:.3g} s of waiting a step".format
-    hits = (ChartHit(x, works(r, tempos[r].busy_s, tempos[r].rest_s)) for x, r in enumerate(some))
+    hits = [works(r, tempos[r].busy_s, tempos[r].rest_s) + ", slow" * (r in slow) for r in some]
     first = max(some, key=lambda rank: tempos[rank].busy_s)
     says = f"{first} works longest: {tempos[first].busy_s:.3g} s a step, the median {usual_s:.3g} s"
-    return Chart(len(some), most, paths, tuple(hits), says=says if slow else "all are about even")
+    return Chart(len(some), most, paths, hits, says=says if slow else "all are about even")
 
 
 # -- the steps of one rank ------------------------------------------------------------------------
@@ -205,11 +184,10 @@ def phase_chart(rows: Sequence[StepRow]) -> Chart | None:
             top = bottom + 100 * row.seconds.get(name, 0.0) / most
             paths[style[name]] += _bar(x, bottom, top, _APART) if top > bottom else ""
             bottom = top
-    hits = tuple(ChartHit(x, _step(row)) for x, row in enumerate(rows))
     legend = [(style[name], name) for name in names[: _PHASES + 1]]
     if len(names) > _PHASES + 1:
         legend[-1] = (f"p{_PHASES}", "others")
-    return Chart(len(rows), most, paths, hits, legend=tuple(legend))
+    return Chart(len(rows), most, paths, [*map(_step, rows)], legend=tuple(legend))
 
 
 def _step(row: StepRow) -> str:

@@ -27,14 +27,7 @@ from lightkeeper.monitor.model.incident import Incident, incident_from_json, inc
 from lightkeeper.monitor.model.plain import to_plain
 from lightkeeper.monitor.model.units import clean, counted, sentence, time_of_rank
 from lightkeeper.monitor.model.verdict import Confidence
-from lightkeeper.monitor.model.wait_map import (
-    CANDIDATE,
-    CULPRIT,
-    WAITS,
-    WaitEdge,
-    WaitMap,
-    WaitNode,
-)
+from lightkeeper.monitor.model.wait_map import Part, WaitEdge, WaitMap, WaitNode
 from lightkeeper.monitor.model.wording import listed, plural, who
 from lightkeeper.monitor.records.files import Bundle
 from lightkeeper.monitor.records.findings import Analysis, Fault, Finding, RecordedWait
@@ -173,7 +166,9 @@ def _called_at(job: Job, row: int) -> str:
 
 
 _BOXES: Final = 12
-_PARTS: Final = {Role.CULPRIT: CULPRIT, Role.SUSPECT: CANDIDATE, Role.SILENT: CANDIDATE}
+_PARTS: Final = {
+    Role.CULPRIT: Part.CULPRIT, Role.SUSPECT: Part.CANDIDATE, Role.SILENT: Part.CANDIDATE,
+}  # fmt: skip
 
 
 def records_map(job: Job, analysis: Analysis) -> WaitMap | None:
@@ -189,21 +184,18 @@ def records_map(job: Job, analysis: Analysis) -> WaitMap | None:
         for awaited in wait.waits_for
         if place.get(awaited, node) != node
     }
-    parts = [_PARTS.get(role[ranks[0]], WAITS) for ranks in every]
-    near = {waiter for waiter, holder in calls if parts[holder] != WAITS}
-    far = [0 if part != WAITS else 1 if node in near else 2 for node, part in enumerate(parts)]
-    nodes = tuple(
-        _node(job, ranks, parts[node], far[node], next(_waiting(job, ranks, waits))[0])
-        for node, ranks in enumerate(every)
-    )
+    parts = [_PARTS.get(role[ranks[0]], Part.WAITS) for ranks in every]
+    near = {waiter for waiter, holder in calls if parts[holder] != Part.WAITS}
+    nodes = []
+    for node, (ranks, part) in enumerate(zip(every, parts, strict=True)):
+        depth = 0 if part != Part.WAITS else 1 if node in near else 2
+        hosts = sorted({clean(job.hosts[rank], 80) for rank in ranks if rank in job.hosts})
+        name = rank_word(job, ranks) if len(ranks) == 1 else rank_list(job, ranks, 4)
+        does, _ = next(_waiting(job, ranks, waits))
+        at = tuple(hosts[:3]), len(hosts)
+        nodes.append(WaitNode(part, (name,), len(ranks), depth, does, (), 0, *at))
     edges = (WaitEdge(*pair, op) for pair, op in sorted(calls.items()))
-    return WaitMap(0.0, nodes, tuple(edges)[: 4 * _BOXES]) if calls else None
-
-
-def _node(job: Job, ranks: tuple[int, ...], part: str, depth: int, does: str) -> WaitNode:
-    hosts = sorted({clean(job.hosts[rank], 80) for rank in ranks if rank in job.hosts})
-    name = rank_word(job, ranks) if len(ranks) == 1 else rank_list(job, ranks, 4)
-    return WaitNode(part, (name,), len(ranks), depth, does, (), 0, tuple(hosts[:3]), len(hosts))
+    return WaitMap(0.0, tuple(nodes), tuple(edges)[: 4 * _BOXES]) if calls else None
 
 
 # -- findings in words: who did what, where --------------------------------------------------------
@@ -516,7 +508,7 @@ class Report:
 
         live = None if self.live is None else self.live.incident.verdict.waits
         recorded = records_map(self.job, self.analysis)
-        pictures = draw_graph(live, linked=False), draw_graph(recorded, linked=False)
+        pictures = draw_graph(live), draw_graph(recorded)
         return render("report.html", report=self, pictures=pictures)
 
 

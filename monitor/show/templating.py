@@ -30,6 +30,7 @@ from lightkeeper.monitor.model.units import (
     utc,
     whole,
 )
+from lightkeeper.monitor.show.graph_svg import wait_label, wait_sentence
 from lightkeeper.monitor.show.wording import LOOKS, doing, path_of, pause_line
 
 _FOLDERS: Final = [Path(__file__).with_name(name) for name in ("templates", "web")]
@@ -89,7 +90,7 @@ def environment() -> Environment:
     env.globals.update(
         attributes=attributes, counted=counted, path_of=path_of, clean=clean,
         pause_line=pause_line, NONE=NONE, SICK=SICK, NEWLINE=Markup("\n"),
-        is_short=is_short, looks=LOOKS,
+        is_short=is_short, looks=LOOKS, wait_label=wait_label, wait_sentence=wait_sentence,
     )  # fmt: skip
     env.globals["ui"] = env.get_template("ui.html").module
     return env
