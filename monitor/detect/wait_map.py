@@ -25,17 +25,14 @@ from lightkeeper.monitor.model.units import clean, natural
 from lightkeeper.monitor.model.verdict import RankStanding, Verdict
 from lightkeeper.monitor.model.wait_map import TOLD, Part, WaitEdge, WaitMap, WaitNode
 
-_NODES: Final = 10
+_NODES, _EDGES = 10, 48
 """More do not fit a page; folding ends there or at its coarsest."""
-_OWN: Final = 6
-"""So many ranks each have a node of their own."""
-_EDGES: Final = 48
+_OWN, _APART = 6, 6
+"""So many ranks each have a node of their own, and so many suspects of more ranks."""
 _DEPTH: Final = 5
 """Longer chains of waits end in one node."""
-_APART: Final = 6
-"""Suspects that are never folded."""
-_NAMED: Final = 3
-_CHARS: Final = 90
+_NAMED, _CHARS = 3, 90
+_Pair = tuple[RankName, RankName]
 
 
 def wait_map(history: History, graph: WaitGraph, verdict: Verdict) -> WaitMap | None:
@@ -72,13 +69,10 @@ def _folded(
 ) -> list[list[RankName]]:
     """The ranks in nodes: as fine as there is room for."""
     apart = {*verdict.suspects[:_APART]}
-    keys: dict[RankName, tuple[Hashable, ...]] = {
-        rank: (
-            (depth[rank], rank in verdict.suspects), said, group_of(rank),
-            history.tracks[rank].identity.host, rank,
-        )
-        for rank, said in does.items()
-    }  # fmt: skip
+    keys: dict[RankName, tuple[Hashable, ...]] = {}
+    for rank, said in does.items():
+        host, sick = history.tracks[rank].identity.host, rank in verdict.suspects
+        keys[rank] = ((depth[rank], sick), said, group_of(rank), host, rank)
     nodes: list[list[RankName]] = []
     for level in range(5 if len(does) <= _OWN else 4, 0, -1):
         alike = grouped((r if r in apart else key[:level], r) for r, key in keys.items())
@@ -100,18 +94,15 @@ def _does(history: History, graph: WaitGraph, verdict: Verdict, rank: RankName) 
 
 
 def _edges(
-    history: History,
-    graph: WaitGraph,
-    nodes: Sequence[Sequence[RankName]],
-    paths: Sequence[tuple[RankName, RankName]],
-    recalled: Sequence[tuple[RankName, RankName]],
-) -> tuple[WaitEdge, ...]:
+    history: History, graph: WaitGraph, nodes: Sequence[Sequence[RankName]],
+    paths: Sequence[_Pair], recalled: Sequence[_Pair],
+) -> tuple[WaitEdge, ...]:  # fmt: skip
     """Between nodes: waits that a witness names, those by lanes and groups, the `recalled`."""
     place = {rank: node for node, ranks in enumerate(nodes) for rank in ranks}
     pairs: dict[tuple[int, int], str] = {}
     for wait in graph.waits:
-        ends = ({place[r] for r in ranks if r in place} for ranks in (wait.waiters, wait.holders))
-        for pair in product(*ends):
+        holders = {place[rank] for rank in wait.holders if rank in place}
+        for pair in product({place[rank] for rank in wait.waiters if rank in place}, holders):
             pairs.setdefault(pair, wait.by)
     for some, by in ((paths, By.ACROSS), (recalled, TOLD)):
         for waiting, rank in some:
@@ -129,18 +120,15 @@ def _node(
     history: History, verdict: Verdict, depth: Mapping[RankName, int],
     does: Mapping[RankName, str], ranks: Sequence[RankName],
 ) -> WaitNode:  # fmt: skip
-    said = {does[rank] for rank in ranks}
-    part = Part.CANDIDATE if ranks[0] in verdict.candidates else Part.WAITS
-    groups = sorted({group_of(rank) for rank in ranks}, key=natural)
-    hosts = sorted({history.tracks[rank].identity.host for rank in ranks}, key=natural)
-    return WaitNode(
-        part=Part.CULPRIT if ranks[0] in verdict.culprits else part,
-        ranks=tuple(clean(rank, 80) for rank in ranks[:_NAMED]),
-        count=len(ranks),
-        depth=depth[ranks[0]],
-        does=said.pop() if len(said) == 1 else "",
-        groups=tuple(clean(group, 80) for group in groups[:_NAMED]),
-        group_count=len(groups),
-        hosts=tuple(clean(host, 80) for host in hosts[:_NAMED]),
-        host_count=len(hosts),
+    first, said = ranks[0], {does[rank] for rank in ranks}
+    part = Part.CANDIDATE if first in verdict.candidates else Part.WAITS
+    part = Part.CULPRIT if first in verdict.culprits else part
+    groups = {group_of(rank) for rank in ranks}
+    hosts = {history.tracks[rank].identity.host for rank in ranks}
+    some, some_groups, some_hosts = (
+        tuple(clean(name, 80) for name in sorted(names, key=natural)[:_NAMED])
+        for names in (ranks, groups, hosts)
     )
+    says = said.pop() if len(said) == 1 else ""
+    about = some_groups, len(groups), some_hosts, len(hosts)
+    return WaitNode(part, some, len(ranks), depth[first], says, *about)

@@ -34,8 +34,7 @@ class WaitNode:
     """Waits between them and the suspects."""
     does: str
     """`hangs in main (train.py:20)`, `in all_reduce`; empty: they differ, or it is not known."""
-    groups: tuple[str, ...] = ()
-    """All groups, if they are few; else the first."""
+    groups: tuple[str, ...] = ()  # the first of them
     group_count: int = 0
     hosts: tuple[str, ...] = ()
     host_count: int = 0

@@ -20,9 +20,8 @@ from lightkeeper.monitor.model.units import natural, span
 from lightkeeper.monitor.model.wording import title_of
 from lightkeeper.worker_server.wire import StepRow
 
-_COLUMNS: Final = 120
-_MARKS: Final = 40
-_APART: Final = 0.85
+_COLUMNS, _MARKS, _APART = 120, 40, 0.85
+_Rates = tuple[float, float]
 _SLOW: Final = 1.25
 """Times the median of the ranks' own work: it stands out."""
 _PHASES: Final = 7
@@ -60,54 +59,43 @@ def _bars(tops: Iterable[tuple[int, float]]) -> str:
 
 
 def pace_chart(
-    trend: Mapping[str, Sequence[TrendPoint]],
-    incidents: Iterable[Incident],
-    now_s: float,
+    trend: Mapping[str, Sequence[TrendPoint]], incidents: Iterable[Incident], now_s: float,
     name: str = "1h",
-) -> Chart | None:
+) -> Chart | None:  # fmt: skip
     """Steps a second: the mean of each column, and the lowest within it; None: nothing is known."""
     every_s, kept = RESOLUTIONS[name]
     width_s = every_s * -(-kept // _COLUMNS)
     columns = round(every_s * kept / width_s)
     began_s = (now_s // width_s + 1 - columns) * width_s
-    means, lows = _rates(trend.get(name, ()), began_s, width_s)
-    if not means:
+    rates = _rates(trend.get(name, ()), began_s, width_s)
+    if not rates:
         return None
-    most = max(means.values()) or 1.0
-    return Chart(
-        columns=columns,
-        most=most,
-        paths={
-            "mean": _bars((x, 100 * rate / most) for x, rate in means.items()),
-            "low": _bars((x, 100 * rate / most) for x, rate in lows.items()),
-            "still": _bars((x, 3) for x, rate in lows.items() if not rate),
-            "gap": _bars((x, 100) for x in range(columns) if x not in means),
-        },
-        hits=[_rate(means, lows, x) for x in range(columns)],
-        marks=list(_marks(incidents, began_s, now_s, width_s)),
-        began_s=began_s,
-        width_s=width_s,
-    )
+    most = max(mean for mean, _ in rates.values()) or 1.0
+    paths = {
+        "mean": _bars((x, 100 * mean / most) for x, (mean, _) in rates.items()),
+        "low": _bars((x, 100 * low / most) for x, (_, low) in rates.items()),
+        "still": _bars((x, 3) for x, (_, low) in rates.items() if not low),
+        "gap": _bars((x, 100) for x in range(columns) if x not in rates),
+    }
+    hits = [_rate(*rates[x]) if x in rates else "not seen" for x in range(columns)]
+    marks = list(_marks(incidents, began_s, now_s, width_s))
+    return Chart(columns, most, paths, hits, marks, began_s, width_s)
 
 
-def _rates(
-    points: Iterable[TrendPoint], began_s: float, width_s: float
-) -> tuple[dict[int, float], dict[int, float]]:
+def _rates(points: Iterable[TrendPoint], began_s: float, width_s: float) -> dict[int, _Rates]:
     """Column -> its mean rate, and its lowest."""
-    seen = grouped(
+    columns = grouped(
         (int((point.at_s - began_s) // width_s), (point.rate, point.low or 0.0))
         for point in points
         if point.rate is not None and point.at_s >= began_s
     )
-    means = {x: fmean(rate for rate, _ in rates) for x, rates in seen.items()}
-    return means, {x: min(low for _, low in rates) for x, rates in seen.items()}
+    return {x: (fmean(r for r, _ in rates), min(low for _, low in rates))
+            for x, rates in columns.items()}  # fmt: skip
 
 
-def _rate(means: Mapping[int, float], lows: Mapping[int, float], x: int) -> str:
-    if x not in means:
-        return "not seen"
-    low = f", at the lowest {lows[x]:.3g}" if lows[x] < 0.9 * means[x] else ""
-    return f"{means[x]:.3g} steps a second{low}"
+def _rate(mean: float, low: float) -> str:
+    lowest = f", at the lowest {low:.3g}" if low < 0.9 * mean else ""
+    return f"{mean:.3g} steps a second{lowest}"
 
 
 def _marks(
@@ -116,10 +104,10 @@ def _marks(
     fired = (incident for incident in incidents if incident.milestones.firing_s is not None)
     shown = [incident for incident in fired if (incident.ended_s or now_s) >= began_s]
     for incident in shown[:_MARKS]:
-        first_s, last_s = incident.began_s, incident.ended_s or now_s
+        first_s, last_s, bad = incident.began_s, incident.ended_s or now_s, incident.severity
         x = max(0.0, (first_s - began_s) / width_s)
         width, goes_on = max(0.5, (last_s - began_s) / width_s - x), " so far" * incident.open
-        title = f"{incident.severity}: {title_of(incident)}, {span(max(0.0, last_s - first_s))}{goes_on}"
+        title = f"{bad}: {title_of(incident)}, {span(max(0.0, last_s - first_s))}{goes_on}"
         yield incident, round(x, 2), round(width, 2), title
 
 

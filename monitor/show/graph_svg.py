@@ -30,8 +30,7 @@ class GraphDrawing:
     nodes: Sequence[WaitNode]
     order: Sequence[int]
     """Nodes from top to bottom."""
-    branches: Sequence[WaitEdge]
-    """Waits that make the tree."""
+    branches: Sequence[WaitEdge]  # they make the tree
     others: Sequence[WaitEdge]
     title: str
     sentences: tuple[str, ...]
@@ -48,14 +47,10 @@ def draw_graph(waits: WaitMap | None) -> GraphDrawing | None:
     order, branches = list(_ordered(nodes, parents)), list(parents.values())
     waiting = {edge.waiter for edge in edges}
     alone = (nodes[node].says for node in order if node not in waiting)
-    return GraphDrawing(
-        nodes=nodes,
-        order=order,
-        branches=branches,
-        others=[edge for edge in edges if edge not in branches],
-        title=f"Who waits for whom: {counted(waits.ranks, 'rank')}",
-        sentences=(*alone, *(wait_sentence(edge, nodes) for edge in edges)),
-    )
+    others = [edge for edge in edges if edge not in branches]
+    title = f"Who waits for whom: {counted(waits.ranks, 'rank')}"
+    sentences = (*alone, *(wait_sentence(edge, nodes) for edge in edges))
+    return GraphDrawing(nodes, order, branches, others, title, sentences)
 
 
 def _parents(nodes: Sequence[WaitNode], edges: Iterable[WaitEdge]) -> dict[int, WaitEdge]:

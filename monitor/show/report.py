@@ -191,8 +191,7 @@ def records_map(job: Job, analysis: Analysis) -> WaitMap | None:
         depth = 0 if part != Part.WAITS else 1 if node in near else 2
         hosts = sorted({clean(job.hosts[rank], 80) for rank in ranks if rank in job.hosts})
         name = rank_word(job, ranks) if len(ranks) == 1 else rank_list(job, ranks, 4)
-        does, _ = next(_waiting(job, ranks, waits))
-        at = tuple(hosts[:3]), len(hosts)
+        does, at = next(_waiting(job, ranks, waits))[0], (tuple(hosts[:3]), len(hosts))
         nodes.append(WaitNode(part, (name,), len(ranks), depth, does, (), 0, *at))
     edges = (WaitEdge(*pair, op) for pair, op in sorted(calls.items()))
     return WaitMap(0.0, tuple(nodes), tuple(edges)[: 4 * _BOXES]) if calls else None

@@ -91,14 +91,15 @@ def test_the_chart_has_gaps_zeros_and_the_incident_from_its_fault_on() -> None:
     chart = pace_chart(trend, [fault], NOW_S + 100)
     assert chart is not None
     assert chart.columns == 120
-    assert [hit.says for hit in chart.hits[-4:]] == [
+    assert list(chart.hits[-4:]) == [
         "2 steps a second", "0 steps a second", "not seen", "1 steps a second",
     ]  # fmt: skip
     assert (chart.paths["still"].count("M"), chart.paths["gap"].count("M")) == (1, 117)
-    (mark,) = chart.marks
-    assert mark.at_s == NOW_S + 30
-    assert mark.x == 117.33
-    assert mark.title.endswith("so far")
+    ((incident, x, _, title),) = chart.marks
+    assert incident.began_s == NOW_S + 30
+    assert x == 117.33
+    assert title.startswith(f"{incident.severity}: ")
+    assert title.endswith("so far")
 
 
 def test_the_strip_shows_the_slow_one_of_three_and_of_a_thousand() -> None:
@@ -120,7 +121,7 @@ def test_the_steps_of_a_rank_are_bars_of_their_phases() -> None:
     assert drawing is not None
     assert [name for _, name in drawing.legend] == ["backward", "communication", "forward"]
     assert drawing.most == 1.2
-    assert drawing.hits[-1].says == ("step 3, not committed: communication 1 s, forward 0.2 s")
+    assert drawing.hits[-1] == ("step 3, not committed: communication 1 s, forward 0.2 s")
     many = [StepRow(0, 0, 1, 0.0, 1.0, {f"phase{n}": 1.0 + n for n in range(30)})]
     drawing = phase_chart(many)
     assert drawing is not None

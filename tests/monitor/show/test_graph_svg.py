@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
+import time
 from itertools import pairwise
 
 import pytest
 
+from lightkeeper.monitor.model.plain import to_plain
 from lightkeeper.monitor.model.wait_map import TOLD, WaitEdge, WaitMap, WaitNode
-from lightkeeper.monitor.show.graph_svg import BOX_HEIGHT, BOX_WIDTH, draw_graph
+from lightkeeper.monitor.show.graph_svg import GraphDrawing, draw_graph, wait_label
 from lightkeeper.monitor.show.report import Report, records_map
+from lightkeeper.monitor.show.templating import template
+from tests.monitor.fleet import SimFleet, at, stop
 from tests.monitor.show.jobs import hang, healthy, megatron, tie
+from tests.page.views import Simulated
 
 
 def node(name: str, depth: int, part: str = "waits", **more) -> WaitNode:
@@ -29,10 +36,47 @@ CHAIN = WaitMap(
 )  # fmt: skip
 
 
+def drawn(picture: GraphDrawing, **more: bool) -> str:
+    return str(template("graph.html").module.graph(picture, **more))
+
+
+def boxes_of(svg: str) -> list[tuple[int, ...]]:
+    """Left, top, width and height of each."""
+    pattern = r'<rect x="(-?\d+)" y="(-?\d+)" width="(\d+)" height="(\d+)"'
+    return [tuple(map(int, box)) for box in re.findall(pattern, svg)]
+
+
+def size_of(svg: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r'viewBox="0 0 (\d+) (\d+)"', svg)[0]))
+
+
+@pytest.mark.parametrize(
+    ("groups", "world"), [(3, 1), (8, 8), (128, 8)], ids=["3 ranks", "64", "1024"]
+)
+def test_a_fleet_of_any_size_gives_a_picture_of_a_few_boxes_in_a_bounded_time(
+    groups: int, world: int
+) -> None:
+    shown = Simulated(SimFleet(groups, world, [at(8, stop("rg_1.0"))])).run(14)
+    (fault,) = shown.incidents
+    began_s = time.process_time()
+    picture = draw_graph(fault.verdict.waits)
+    assert picture is not None
+    svg = drawn(picture)
+    assert time.process_time() - began_s < 0.5
+    assert 2 <= len(boxes_of(svg)) <= 10
+    assert picture.nodes[picture.order[0]].name == "rg_1.0"
+    assert sum(node.count for node in picture.nodes) == groups * world
+    width, height = size_of(svg)
+    assert width <= 420
+    assert height <= 900
+    assert len(svg) < 12_000
+    assert len(json.dumps(to_plain(fault.verdict.waits))) < 8192
+
+
 def test_each_wait_has_a_line_with_its_witness_and_seconds_and_a_sentence() -> None:
     picture = draw_graph(CHAIN)
     assert picture is not None
-    assert [line.label for line in picture.lines] == [
+    assert [wait_label(edge) for edge in picture.branches] == [
         "in a collective, 12 s", "across groups, 8.0 s to 12 s",
     ]  # fmt: skip
     assert picture.sentences == (
@@ -40,18 +84,19 @@ def test_each_wait_has_a_line_with_its_witness_and_seconds_and_a_sentence() -> N
         "7 ranks of rg_1 wait for rg_1.0: in a collective, 12 s",
         "889 ranks of 127 groups wait for 7 ranks of rg_1: across groups, 8.0 s to 12 s",
     )
-    assert [(box.kind, box.target) for box in picture.boxes] == [
-        ("ranks", "rg_1.0"), ("groups", "rg_1"), ("", "rg_0"),
-    ]  # fmt: skip
+    svg = drawn(picture)
+    assert re.findall(r'<a href="([^"]*)"', svg) == ["/ranks/rg_1.0", "/groups/rg_1"]
+    assert "<a " not in drawn(picture, linked=False)
 
 
 def test_no_box_touches_another_and_who_waits_stands_below_and_to_the_right() -> None:
     picture = draw_graph(CHAIN)
     assert picture is not None
-    for above, below in pairwise(picture.boxes):
-        assert above.y + BOX_HEIGHT < below.y
-        assert above.x < below.x
-    assert picture.boxes[-1].x + BOX_WIDTH <= picture.width <= 420
+    boxes = boxes_of(drawn(picture))
+    for above, below in pairwise(boxes):
+        assert above[1] + above[3] < below[1]
+        assert above[0] < below[0]
+    assert boxes[-1][0] + boxes[-1][2] <= size_of(drawn(picture))[0] <= 420
 
 
 def test_ranks_that_wait_for_each_other_have_lines_at_the_edge() -> None:
@@ -61,7 +106,8 @@ def test_ranks_that_wait_for_each_other_have_lines_at_the_edge() -> None:
     )  # fmt: skip
     picture = draw_graph(circle)
     assert picture is not None
-    assert [line.title for line in picture.lines] == [
+    assert drawn(picture).count("<path") == 2
+    assert list(picture.sentences) == [
         "a.0 waits for a.1: in a collective, 3.0 s",
         "a.1 waits for a.0: seen before, or by flight records",
     ]
@@ -74,7 +120,7 @@ def test_damaged_ones_from_a_store_are_drawn_as_far_as_they_make_sense() -> None
     )  # fmt: skip
     picture = draw_graph(odd)
     assert picture is not None
-    assert len(picture.boxes) == 2
+    assert len(boxes_of(drawn(picture))) == 2
     assert draw_graph(WaitMap(1.0, (), ())) is None
     assert draw_graph(None) is None
 
