@@ -620,8 +620,7 @@ class Pipeline:
             waits = drawn.get((verdict.kind, verdict.suspects))
             count = len(verdict.suspects) + len(verdict.victims)
             if graph is not None and (waits is None or waits.ranks < count):
-                make = partial(wait_map, self._history, graph, verdict)
-                waits = _guarded(_MAP, failures, make)
+                waits = _guarded(_MAP, failures, partial(wait_map, self._history, graph, verdict))
             shown[number] = replace(verdict, waits=waits)
         return tuple(shown)
 

@@ -37,9 +37,9 @@ _Pair = tuple[RankName, RankName]
 
 def wait_map(history: History, graph: WaitGraph, verdict: Verdict) -> WaitMap | None:
     """None: nothing stands still because of it, or nobody is seen to wait for anybody."""
-    depth = dict.fromkeys(_origins(history, graph, verdict), 0)
     if not verdict.stops:
         return None
+    depth = dict.fromkeys(_origins(history, graph, verdict), 0)
     paths = list(graph.paths_to(depth))
     for waiter, holder in paths:
         depth[waiter] = min(_DEPTH, depth[holder] + 1)
@@ -53,8 +53,8 @@ def wait_map(history: History, graph: WaitGraph, verdict: Verdict) -> WaitMap | 
     recalled = [(waiter, suspect) for waiter in unseen for suspect in verdict.suspects[:_APART]]
     edges = _edges(history, graph, nodes, paths, recalled)
     made = tuple(_node(history, verdict, depth, does, ranks) for ranks in nodes)
-    differ = len({node.does for node in made}) > 1
-    return WaitMap(history.now_s, made, edges) if edges or differ else None
+    shows = edges or len({node.does for node in made}) > 1
+    return WaitMap(history.now_s, made, edges) if shows else None
 
 
 def _origins(history: History, graph: WaitGraph, verdict: Verdict) -> Sequence[RankName]:
@@ -73,13 +73,11 @@ def _folded(
     for rank, said in does.items():
         host, sick = history.tracks[rank].identity.host, rank in verdict.suspects
         keys[rank] = ((depth[rank], sick), said, group_of(rank), host, rank)
-    nodes: list[list[RankName]] = []
     for level in range(5 if len(does) <= _OWN else 4, 0, -1):
         alike = grouped((r if r in apart else key[:level], r) for r, key in keys.items())
-        nodes = list(alike.values())
-        if len(nodes) <= _NODES:
-            break
-    return nodes
+        if level == 1 or len(alike) <= _NODES:
+            return list(alike.values())
+    return []
 
 
 def _does(history: History, graph: WaitGraph, verdict: Verdict, rank: RankName) -> str:

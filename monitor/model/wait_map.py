@@ -30,10 +30,8 @@ class WaitNode:
     ranks: tuple[str, ...]
     """The names of some of them, sorted."""
     count: int
-    depth: int
-    """Waits between them and the suspects."""
-    does: str
-    """`hangs in main (train.py:20)`, `in all_reduce`; empty: they differ, or it is not known."""
+    depth: int  # waits between them and the suspects
+    does: str  # `in all_reduce`; empty: they differ, or it is not known
     groups: tuple[str, ...] = ()  # the first of them
     group_count: int = 0
     hosts: tuple[str, ...] = ()

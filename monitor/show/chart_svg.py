@@ -119,8 +119,8 @@ def run_chart(points: Sequence[TrendPoint]) -> Chart | None:
     most, began_s = max(pace for _, pace in paces), points[0].at_s
     span_s = max(1.0, points[-1].at_s - began_s)
     columns = grouped((int(59 * (at_s - began_s) / span_s), pace) for at_s, pace in paces)
-    tops = ((x, 100 * median(paces) / most) for x, paces in columns.items())
-    return Chart(60, most, {"low": _bars(tops)}, ())
+    low = _bars((x, 100 * median(paces) / most) for x, paces in columns.items())
+    return Chart(60, most, {"low": low}, ())
 
 
 # -- a step of each rank --------------------------------------------------------------------------
@@ -181,4 +181,4 @@ def phase_chart(rows: Sequence[StepRow]) -> Chart | None:
 def _step(row: StepRow) -> str:
     longest = sorted(row.seconds, key=lambda phase: -row.seconds[phase])[:_PHASES]
     parts = ", ".join(f"{phase} {row.seconds[phase]:.3g} s" for phase in longest)
-    return f"step {row.step}{'' if row.committed else ', not committed'}: {parts}"
+    return f"step {row.step}{', not committed' * (not row.committed)}: {parts}"

@@ -41,8 +41,8 @@ def draw_graph(waits: WaitMap | None) -> GraphDrawing | None:
     """None: there is nothing to draw."""
     if waits is None or not waits.nodes:
         return None
-    nodes, count = waits.nodes, len(waits.nodes)
-    edges = [edge for edge in waits.edges if {edge.waiter, edge.holder} <= {*range(count)}]
+    nodes, every = waits.nodes, {*range(len(waits.nodes))}
+    edges = [edge for edge in waits.edges if {edge.waiter, edge.holder} <= every]
     parents = _parents(nodes, edges)
     order, branches = list(_ordered(nodes, parents)), list(parents.values())
     waiting = {edge.waiter for edge in edges}
