@@ -99,15 +99,14 @@ def _edges(
     place = {rank: node for node, ranks in enumerate(nodes) for rank in ranks}
     pairs: dict[tuple[int, int], str] = {}
     for wait in graph.waits:
-        holders = {place[rank] for rank in wait.holders if rank in place}
-        for pair in product({place[rank] for rank in wait.waiters if rank in place}, holders):
+        holders = {place.get(rank, -1) for rank in wait.holders}
+        for pair in product({place.get(rank, -1) for rank in wait.waiters}, holders):
             pairs.setdefault(pair, wait.by)
     for some, by in ((paths, By.ACROSS), (recalled, TOLD)):
         for waiting, rank in some:
-            if waiting in place and rank in place:
-                pairs.setdefault((place[waiting], place[rank]), by)
+            pairs.setdefault((place.get(waiting, -1), place.get(rank, -1)), by)
     stood_s = [[history.tracks[rank].stall_s for rank in ranks] for ranks in nodes]
-    edges = sorted((pair, str(by)) for pair, by in pairs.items() if pair[0] != pair[1])
+    edges = sorted((p, str(by)) for p, by in pairs.items() if p[0] != p[1] and min(p) >= 0)
     return tuple(
         WaitEdge(w, h, by, *(() if by == TOLD else (min(stood_s[w]), max(stood_s[w]))))
         for (w, h), by in edges[:_EDGES]

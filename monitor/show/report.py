@@ -188,7 +188,7 @@ def records_map(job: Job, analysis: Analysis) -> WaitMap | None:
     near = {waiter for waiter, holder in calls if parts[holder] != Part.WAITS}
     nodes = []
     for node, (ranks, part) in enumerate(zip(every, parts, strict=True)):
-        depth = 0 if part != Part.WAITS else 1 if node in near else 2
+        depth = (part == Part.WAITS) * (1 + (node not in near))
         hosts = sorted({clean(job.hosts[rank], 80) for rank in ranks if rank in job.hosts})
         name = rank_word(job, ranks) if len(ranks) == 1 else rank_list(job, ranks, 4)
         does, at = next(_waiting(job, ranks, waits))[0], (tuple(hosts[:3]), len(hosts))
