@@ -23,7 +23,7 @@ from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import RankName, group_of
 from lightkeeper.monitor.model.units import clean, natural
 from lightkeeper.monitor.model.verdict import RankStanding, Verdict
-from lightkeeper.monitor.model.wait_map import TOLD, Part, WaitEdge, WaitMap, WaitNode
+from lightkeeper.monitor.model.wait_map import TOLD, WaitEdge, WaitMap, WaitNode, WaitPart
 
 _NODES, _EDGES = 10, 48
 """More do not fit a page; folding ends there or at its coarsest."""
@@ -118,8 +118,8 @@ def _node(
     does: Mapping[RankName, str], ranks: Sequence[RankName],
 ) -> WaitNode:  # fmt: skip
     first, said = ranks[0], {does[rank] for rank in ranks}
-    part = Part.CANDIDATE if first in verdict.candidates else Part.WAITS
-    part = Part.CULPRIT if first in verdict.culprits else part
+    part = WaitPart.CANDIDATE if first in verdict.candidates else WaitPart.WAITS
+    part = WaitPart.CULPRIT if first in verdict.culprits else part
     groups = {group_of(rank) for rank in ranks}
     hosts = {history.tracks[rank].identity.host for rank in ranks}
     some, some_groups, some_hosts = (

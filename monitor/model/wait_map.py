@@ -16,7 +16,7 @@ TOLD: Final = "verdict"
 """The witness of a wait that was not seen any more, or only in flight records."""
 
 
-class Part(StrEnum):
+class WaitPart(StrEnum):
     CULPRIT = "culprit"
     CANDIDATE = "candidate"
     WAITS = "waits"
@@ -26,7 +26,7 @@ class Part(StrEnum):
 class WaitNode:
     """Ranks in one situation."""
 
-    part: str  # a `Part`
+    part: str  # a `WaitPart`
     ranks: tuple[str, ...]
     """The names of some of them, sorted."""
     count: int

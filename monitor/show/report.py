@@ -27,7 +27,7 @@ from lightkeeper.monitor.model.incident import Incident, incident_from_json, inc
 from lightkeeper.monitor.model.plain import to_plain
 from lightkeeper.monitor.model.units import clean, counted, sentence, time_of_rank
 from lightkeeper.monitor.model.verdict import Confidence
-from lightkeeper.monitor.model.wait_map import Part, WaitEdge, WaitMap, WaitNode
+from lightkeeper.monitor.model.wait_map import WaitEdge, WaitMap, WaitNode, WaitPart
 from lightkeeper.monitor.model.wording import listed, plural, who
 from lightkeeper.monitor.records.files import Bundle
 from lightkeeper.monitor.records.findings import Analysis, Fault, Finding, RecordedWait
@@ -167,7 +167,7 @@ def _called_at(job: Job, row: int) -> str:
 
 _BOXES: Final = 12
 _PARTS: Final = {
-    Role.CULPRIT: Part.CULPRIT, Role.SUSPECT: Part.CANDIDATE, Role.SILENT: Part.CANDIDATE,
+    Role.CULPRIT: WaitPart.CULPRIT, Role.SUSPECT: WaitPart.CANDIDATE, Role.SILENT: WaitPart.CANDIDATE,
 }  # fmt: skip
 
 
@@ -184,11 +184,11 @@ def records_map(job: Job, analysis: Analysis) -> WaitMap | None:
         for awaited in wait.waits_for
         if place.get(awaited, node) != node
     }
-    parts = [_PARTS.get(role[ranks[0]], Part.WAITS) for ranks in every]
-    near = {waiter for waiter, holder in calls if parts[holder] != Part.WAITS}
+    parts = [_PARTS.get(role[ranks[0]], WaitPart.WAITS) for ranks in every]
+    near = {waiter for waiter, holder in calls if parts[holder] != WaitPart.WAITS}
     nodes = []
     for node, (ranks, part) in enumerate(zip(every, parts, strict=True)):
-        depth = (part == Part.WAITS) * (1 + (node not in near))
+        depth = (part == WaitPart.WAITS) * (1 + (node not in near))
         hosts = sorted({clean(job.hosts[rank], 80) for rank in ranks if rank in job.hosts})
         name = rank_word(job, ranks) if len(ranks) == 1 else rank_list(job, ranks, 4)
         does, at = next(_waiting(job, ranks, waits))[0], (tuple(hosts[:3]), len(hosts))
