@@ -166,9 +166,8 @@ def _called_at(job: Job, row: int) -> str:
 
 
 _BOXES: Final = 12
-_PARTS: Final = {
-    Role.CULPRIT: WaitPart.CULPRIT, Role.SUSPECT: WaitPart.CANDIDATE, Role.SILENT: WaitPart.CANDIDATE,
-}  # fmt: skip
+_PARTS: Final = dict.fromkeys((Role.SUSPECT, Role.SILENT), WaitPart.CANDIDATE)
+_PARTS[Role.CULPRIT] = WaitPart.CULPRIT
 
 
 def records_map(job: Job, analysis: Analysis) -> WaitMap | None:

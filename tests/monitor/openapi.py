@@ -235,8 +235,8 @@ def _answer(app: Flask, path: str, method: str) -> Schema:
         assert said.status_code == 200, (asked, said.text)
         schema = schema_of(said.json)
     if "/v1/" in path and path not in ("/v1/sd", "/v1/admission"):
-        known = {"schema": {"const": 1}}
-        schema = {**schema, "properties": {**schema.get("properties", {}), **known}}
+        fixed = {"schema": {"const": 1}}
+        schema = {**schema, "properties": {**schema.get("properties", {}), **fixed}}
         schema["required"] = ["schema"]
     return schema
 
