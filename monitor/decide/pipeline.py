@@ -44,6 +44,7 @@ from lightkeeper.monitor.detect.patience import giving_up
 from lightkeeper.monitor.detect.progress import of_last_run
 from lightkeeper.monitor.detect.self_health import Health, SelfHealth, scaled
 from lightkeeper.monitor.detect.track import UNDECLARED, RankTrack
+from lightkeeper.monitor.detect.wait_map import wait_map
 from lightkeeper.monitor.detect.waits import build_wait_graph
 from lightkeeper.monitor.detect.wording import looks
 from lightkeeper.monitor.model.config import KeeperConfig
@@ -411,12 +412,14 @@ def _able(history: History, track: RankTrack) -> bool:
 
 _T = TypeVar("_T")
 
-_GRAPH: Final = "waits"
+_GRAPH, _MAP = "waits", "wait map"
 _SECOND_LOOK_S: Final = 0.3
 """From the first sight of a hang to the second. A sweep may ask ranks before and after one step,
 but not twice so soon; and until the next scheduled tick nobody trains."""
 _LOOKED_AT_TWICE: Final = frozenset({Kind.NOT_ENTERED, Kind.DEAD, Kind.DEADLOCK})
 _WATCHED: Final = 64
+_DRAWN: Final = 8
+"""Verdicts of a tick that get a picture of their waits."""
 _ROUNDING_S: Final = 0.02
 _OF_A_NEW_LIFE: Final = (Kind.NOT_ENTERED, Kind.MISMATCH, Kind.DEADLOCK)
 """Faults that an eviction explains only for the processes it evicted, not for new ones."""
@@ -511,6 +514,7 @@ class Pipeline:
         verdicts, inhibited = self._inhibit(
             tuple(join_machines(self._history, verdict) for verdict in seen)
         )
+        verdicts = self._drawn(graph, verdicts, failures)
         self._tracker.update(self._history, verdicts, unknown=unknown, inhibited=inhibited)
         victims = fired(self._tracker.waits(self._history))
         decisions = self._decide(snapshot)
@@ -602,6 +606,23 @@ class Pipeline:
             else:
                 seen += verdicts
         return tuple(seen), frozenset(unknown)
+
+    def _drawn(
+        self, graph: WaitGraph | None, verdicts: tuple[Verdict, ...], failures: dict[str, str]
+    ) -> tuple[Verdict, ...]:
+        """The verdicts with what a person is shown of the graph. It takes as long as a detector, so
+        it is not made again once the incident has fired and it has all who wait.
+        """
+        drawn = {(i.kind, i.suspects): i.verdict.waits for i in self._tracker.open()
+                 if i.state is not State.PENDING}  # fmt: skip
+        shown = list(verdicts)
+        for number, verdict in enumerate(verdicts[:_DRAWN]):
+            waits = drawn.get((verdict.kind, verdict.suspects))
+            count = len(verdict.suspects) + len(verdict.victims)
+            if graph is not None and (waits is None or waits.ranks < count):
+                waits = _guarded(_MAP, failures, partial(wait_map, self._history, graph, verdict))
+            shown[number] = replace(verdict, waits=waits)
+        return tuple(shown)
 
     def _inhibit(
         self, verdicts: tuple[Verdict, ...]

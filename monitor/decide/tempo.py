@@ -1,20 +1,21 @@
-"""How fast each rank trains, for people: means over the last seconds, and the last hour. Pure.
+"""How fast each rank trains, for people: means over the last seconds, and the past week. Pure.
 
 Detectors use `monitor.detect.pace`, which is robust and slower to show a change.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
-from statistics import median
+import math
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from statistics import fmean, median
 from typing import Final
 
 from msgspec import Struct
 
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.observation import Snapshot, missing_ranks
-from lightkeeper.monitor.model.run import TrendPoint
+from lightkeeper.monitor.model.run import RESOLUTIONS, TrendPoint
 from lightkeeper.worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState
 
 WINDOW_S: Final = 15.0
@@ -153,26 +154,67 @@ def median_step_s(tempos: Mapping[RankName, Tempo]) -> float | None:
     return median([tempo.step_s for tempo in tempos.values()]) if tempos else None
 
 
-# -- the last hour -----------------------------------------------------------------------------
-# What the page draws as a line of bars.
-#
-# One point of the whole job every `EVERY_S`, `KEPT` of them: 360 points an hour, however large the
-# fleet is. It begins with the monitor; Prometheus has the longer history.
+# -- the last hour, day and week ---------------------------------------------------------------
+# What the page draws: points of the whole job, however large the fleet is. A coarse point is the
+# mean of the finer ones in its stretch, made anew with each of them; what was not seen is a gap.
 
-EVERY_S: Final = 10.0
-KEPT: Final = 360
+EVERY_S: Final = RESOLUTIONS["1h"][0]
+_UNSEEN_S: Final = 60.0  # between two ticks
 
 
 class TrendBook:
-    """Adds a point when one is due."""
+    """The past of the job's pace, over restarts of job and monitor."""
 
     def __init__(self) -> None:
-        self._points: deque[TrendPoint] = deque(maxlen=KEPT)
-        self._shown: tuple[TrendPoint, ...] = ()
+        self._points: dict[str, dict[float, TrendPoint]] = {name: {} for name in RESOLUTIONS}
+        self._made, self._now_s = 0, -math.inf
+        """The most steps of any rank, and the time, at the last tick."""
+        self._steps, self._seen_s = 0, 0.0
+        """Steps since the last point, and seconds in which ranks reported any."""
 
-    def push(self, now_s: float, tempos: Mapping[RankName, Tempo]) -> tuple[TrendPoint, ...]:
-        """The points, oldest first."""
-        if not self._points or now_s - self._points[-1].at_s >= EVERY_S:
-            self._points.append(TrendPoint(now_s, median_step_s(tempos)))
-            self._shown = tuple(self._points)
-        return self._shown
+    def points(self) -> Mapping[str, tuple[TrendPoint, ...]]:
+        """By resolution, oldest first."""
+        return {name: tuple(points.values()) for name, points in self._points.items()}
+
+    def take_over(self, points: Iterable[tuple[str, TrendPoint]]) -> None:
+        """Take what an earlier monitor stored, oldest first, if this one knows nothing yet."""
+        if not any(self._points.values()):
+            for name, point in points:
+                self._points.get(name, {})[point.at_s] = point
+
+    def push(
+        self, snapshot: Snapshot, tempos: Mapping[RankName, Tempo]
+    ) -> list[tuple[str, TrendPoint]]:
+        """Take a tick; the points that are new or have changed, for the store."""
+        now_s, before_s = snapshot.now_s, self._now_s
+        alive = (seen.step for seen in snapshot.reports.values() if seen.process.alive)
+        made = [step.made for step in alive if step is not None]
+        if made and 0 <= now_s - before_s <= _UNSEEN_S:
+            self._seen_s += now_s - before_s
+            self._steps += max(0, max(made) - self._made)
+        self._made, self._now_s = max(made, default=0), now_s
+        if now_s // EVERY_S == before_s // EVERY_S or not math.isfinite(before_s):
+            return []
+        rate = self._steps / self._seen_s if self._seen_s else None
+        self._steps, self._seen_s = 0, 0.0
+        at_s = before_s // EVERY_S * EVERY_S
+        points = [("1h", TrendPoint(at_s, median_step_s(tempos), rate, rate))]
+        self._keep(*points[0])
+        for fine, name in pairwise(RESOLUTIONS):
+            points.append((name, self._coarse(fine, name, at_s)))
+            self._keep(*points[-1])
+        return points
+
+    def _coarse(self, fine: str, name: str, at_s: float) -> TrendPoint:
+        every_s, _ = RESOLUTIONS[name]
+        began_s = at_s // every_s * every_s
+        parts = [p for p in self._points[fine].values() if began_s <= p.at_s < began_s + every_s]
+        rates = [point.rate for point in parts if point.rate is not None]
+        lows = [point.low for point in parts if point.low is not None]
+        return TrendPoint(began_s, None, fmean(rates) if rates else None, min(lows, default=None))
+
+    def _keep(self, name: str, point: TrendPoint) -> None:
+        points, (every_s, kept) = self._points[name], RESOLUTIONS[name]
+        points[point.at_s] = point
+        for at_s in [at_s for at_s in points if at_s <= point.at_s - every_s * kept]:
+            del points[at_s]

@@ -44,6 +44,7 @@ from lightkeeper.monitor.model.incident import (
 )
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, one_line
 from lightkeeper.monitor.model.verdict import OF_LIGHTHOUSE, Kind, Severity, Verdict
+from lightkeeper.monitor.model.wait_map import fuller
 from lightkeeper.monitor.model.wording import bring_back, listed, seconds
 
 # -- why a fault is over -----------------------------------------------------------------------
@@ -503,7 +504,8 @@ class IncidentRecord:
             self.change(**_of_suspects(history, verdict))
         waited = {*before.verdict.victims, *verdict.victims}  # even if TorchFT has ended them since
         victims = tuple(sorted(waited - {*verdict.suspects}))
-        self.change(verdict=replace(verdict, victims=victims))
+        waits = fuller(before.verdict.waits if same else None, verdict.waits)
+        self.change(verdict=replace(verdict, victims=victims, waits=waits))
         self._weigh(commits, config, verdict)
         self.move(Trigger.SEEN, history, config)
 

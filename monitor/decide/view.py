@@ -301,8 +301,8 @@ class View:
     work: Work = field(default_factory=Work)
     """What people did about incidents."""
     tempos: Mapping[RankName, Tempo] = field(default_factory=dict)
-    trend: tuple[TrendPoint, ...] = ()
-    """The last hour of the job, oldest first."""
+    trend: Mapping[str, Sequence[TrendPoint]] = field(default_factory=dict)
+    """The past of the job, oldest first, by resolution (`RESOLUTIONS`)."""
     runs: tuple[Run, ...] = ()
     """Newest first; the first is that of the ranks."""
     spent: Spent = field(default_factory=Spent)

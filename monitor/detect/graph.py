@@ -10,7 +10,8 @@ accuses nobody. (Source of the closed form: FT-HSDP, arXiv 2602.00277; Mycroft, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -177,13 +178,18 @@ class WaitGraph:
 
     def victims(self, of: Iterable[RankName]) -> tuple[RankName, ...]:
         """Ranks that stand still because they wait, directly or not, for one of `of`; sorted."""
-        culprits = set(of)
-        victims: set[RankName] = set()
-        frontier = sorted(culprits)
+        return tuple(sorted({waiter for waiter, _ in self.paths_to(of)} & self._stalled))
+
+    def paths_to(self, of: Iterable[RankName]) -> Iterator[tuple[RankName, RankName]]:
+        """Each rank that waits, directly or not, for one of `of`, and the next rank on its way
+        there; the nearest first.
+        """
+        reached = dict.fromkeys(sorted({*of}))
+        frontier = deque(reached)
         lanes: set[int] = set()
         groups: set[GroupName] = set()
         while frontier:
-            rank = frontier.pop()
+            rank = frontier.popleft()
             waiters = list(self._held_by.get(rank, ()))
             group, lane = split_rank_name(rank)
             if lane not in lanes:
@@ -192,10 +198,10 @@ class WaitGraph:
             if group not in groups:
                 groups.add(group)
                 waiters += self._groups.get(group, ())
-            new = [w for w in waiters if w not in victims and w not in culprits]
-            victims.update(new)
+            new = dict.fromkeys(waiter for waiter in waiters if waiter not in reached)
+            reached |= new
             frontier += new
-        return tuple(sorted(victims & self._stalled))
+            yield from ((waiter, rank) for waiter in new)
 
 
 def circles_of(

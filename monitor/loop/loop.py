@@ -404,6 +404,7 @@ class Keeper:
 
     def _show_stored(self, remembered: Remembered) -> None:
         self._acting.recent = RecentIncidents(remembered)
+        self._trend.take_over(remembered.trend)
         if not self._runs and remembered.runs:
             self._runs = remembered.runs[:RUNS_KEPT]
             self._rank_seconds.lost_to = dict(self._runs[0].lost)
@@ -466,15 +467,16 @@ class Keeper:
             return
         if latest is not None:
             self._components.store.save_run(latest)
-        self._trend, self._departures = TrendBook(), DepartureBook()
+        self._departures = DepartureBook()
         self._rank_seconds.turn()
         self._runs = (run, *self._runs)[:RUNS_KEPT]
 
-    def _note_run(self, snapshot: Snapshot, trend: Sequence[TrendPoint]) -> None:
+    def _note_run(self, snapshot: Snapshot, points: Sequence[TrendPoint]) -> None:
         """Keep what is known of the run, for when it is over."""
         if not self._runs:
             return
         before, *past = self._runs
+        trend = [point for point in points if point.at_s >= before.began_s]
         run = replace(before, lost=self._spent.lost_to)
         alive = [seen for seen in snapshot.reports.values() if seen.process.alive]
         if alive:
@@ -491,8 +493,10 @@ class Keeper:
     def _show(self, snapshot: Snapshot, result: TickResult) -> None:
         components = self._components
         tempos = self._tempos.push(snapshot)
-        trend = self._trend.push(snapshot.now_s, tempos)
-        self._note_run(snapshot, trend)
+        for point in self._trend.push(snapshot, tempos):
+            components.store.save_trend(*point)
+        trend = self._trend.points()
+        self._note_run(snapshot, trend["1h"])
         quarantine = components.quarantine.active()
         components.store.flush()
         # sentences of open incidents change with time

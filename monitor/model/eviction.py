@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 from lightkeeper.monitor.model.incident import Incident
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
 from lightkeeper.monitor.model.plain import Moment, readable, to_plain
-from lightkeeper.monitor.model.run import Run
+from lightkeeper.monitor.model.run import Run, TrendPoint
 from lightkeeper.monitor.model.work import WorkRow
 
 # -- decisions ---------------------------------------------------------------------------------
@@ -480,6 +480,8 @@ class Remembered:
     """Oldest first."""
     switches: Mapping[str, str] = field(default_factory=dict)
     """Name -> latest setting."""
+    trend: tuple[tuple[str, TrendPoint], ...] = ()
+    """Resolution and point of the job's past pace."""
 
     @property
     def evictions(self) -> tuple[Eviction, ...]:

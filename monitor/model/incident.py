@@ -154,7 +154,7 @@ class Incident:
 
 
 _OF_VERDICT: Final = (
-    "reason", "brief", "confidence", "since_s", "victims", "evidence", "lost_s", "lost",
+    "reason", "brief", "confidence", "since_s", "victims", "evidence", "lost_s", "lost", "waits",
 )  # fmt: skip
 
 

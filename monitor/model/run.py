@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from lightkeeper.monitor.model.names import IncidentId, RunId
 from lightkeeper.monitor.model.plain import Moment, readable
@@ -17,6 +18,14 @@ class TrendPoint:
     at_s: Moment
     step_s: float | None
     """Median seconds a step, over the ranks that moved lately."""
+    rate: float | None = None
+    """Steps a second from `at_s` on, over the stretch of its resolution; 0: the job stood."""
+    low: float | None = None
+    """The lowest rate within it."""
+
+
+RESOLUTIONS: Final = {"1h": (10.0, 360), "24h": (300.0, 288), "7d": (1800.0, 336)}
+"""Seconds a point, and points kept: a thousand, 150 KB in the store, however long a job runs."""
 
 
 @readable

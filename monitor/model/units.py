@@ -76,7 +76,9 @@ def span(seconds: float | None) -> str:
 
 
 def ago(seconds: float | None) -> str:
-    """`12 s ago`."""
+    """`12 s ago`, `1 min ago`."""
+    if seconds is not None and 60 <= seconds < 120:
+        return "1 min ago"
     return NONE if seconds is None else f"{span(seconds)} ago"
 
 

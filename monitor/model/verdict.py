@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from lightkeeper.monitor.model.names import GroupName, Host, RankName, group_of
+from lightkeeper.monitor.model.wait_map import WaitMap
 
 # -- verdict -----------------------------------------------------------------------------------
 
@@ -164,6 +165,8 @@ class Verdict:
     candidates: tuple[RankName, ...] = ()
     """Sorted; one of them may be to blame. A detector need not fill it in: the culprits of an
     UNSURE verdict become candidates."""
+    waits: WaitMap | None = field(default=None, compare=False)
+    """Who is seen to wait for whom around it; None: nobody."""
 
     def __post_init__(self) -> None:
         """An UNSURE verdict blames nobody: it has candidates, and any other has culprits."""

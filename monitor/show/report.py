@@ -27,10 +27,12 @@ from lightkeeper.monitor.model.incident import Incident, incident_from_json, inc
 from lightkeeper.monitor.model.plain import to_plain
 from lightkeeper.monitor.model.units import clean, counted, sentence, time_of_rank
 from lightkeeper.monitor.model.verdict import Confidence
+from lightkeeper.monitor.model.wait_map import WaitEdge, WaitMap, WaitNode, WaitPart
 from lightkeeper.monitor.model.wording import listed, plural, who
 from lightkeeper.monitor.records.files import Bundle
 from lightkeeper.monitor.records.findings import Analysis, Fault, Finding, RecordedWait
 from lightkeeper.monitor.records.job import NONE, CollectiveState, Group, Job
+from lightkeeper.monitor.show.graph_svg import draw_graph
 
 # -- who waits for whom ----------------------------------------------------------------------------
 
@@ -161,6 +163,37 @@ def _waiting(
 def _called_at(job: Job, row: int) -> str:
     index = int(job.columns["site"][row])
     return "" if index == NONE else clean(job.sites[index], 200)
+
+
+_BOXES: Final = 12
+_PARTS: Final = dict.fromkeys((Role.SUSPECT, Role.SILENT), WaitPart.CANDIDATE)
+_PARTS[Role.CULPRIT] = WaitPart.CULPRIT
+
+
+def records_map(job: Job, analysis: Analysis) -> WaitMap | None:
+    """The same as a graph of crowds; None: nobody waits for others."""
+    role, waits = roles(job, analysis), _waits(analysis)
+    some = crowds(job, analysis, _BOXES)[:_BOXES]
+    every = [ranks for ranks in some if role[ranks[0]] is not Role.FREE]
+    place = {rank: node for node, ranks in enumerate(every) for rank in ranks}
+    calls = {
+        (node, place[awaited]): clean(wait.op, 40)
+        for node, ranks in enumerate(every)
+        for wait in waits[ranks[0]]
+        for awaited in wait.waits_for
+        if place.get(awaited, node) != node
+    }
+    parts = [_PARTS.get(role[ranks[0]], WaitPart.WAITS) for ranks in every]
+    near = {waiter for waiter, holder in calls if parts[holder] != WaitPart.WAITS}
+    nodes = []
+    for node, (ranks, part) in enumerate(zip(every, parts, strict=True)):
+        depth = (part == WaitPart.WAITS) * (1 + (node not in near))
+        hosts = sorted({clean(job.hosts[rank], 80) for rank in ranks if rank in job.hosts})
+        name = rank_word(job, ranks) if len(ranks) == 1 else rank_list(job, ranks, 4)
+        does, at = next(_waiting(job, ranks, waits))[0], (tuple(hosts[:3]), len(hosts))
+        nodes.append(WaitNode(part, (name,), len(ranks), depth, does, (), 0, *at))
+    edges = (WaitEdge(*pair, op) for pair, op in sorted(calls.items()))
+    return WaitMap(0.0, tuple(nodes), tuple(edges)[: 4 * _BOXES]) if calls else None
 
 
 # -- findings in words: who did what, where --------------------------------------------------------
@@ -471,7 +504,10 @@ class Report:
         """The whole document."""
         from lightkeeper.monitor.show.templating import render  # noqa: PLC0415 - nobody else needs templates here
 
-        return render("report.html", report=self)
+        live = None if self.live is None else self.live.incident.verdict.waits
+        recorded = records_map(self.job, self.analysis)
+        pictures = draw_graph(live), draw_graph(recorded)
+        return render("report.html", report=self, pictures=pictures)
 
 
 def _verdict(job: Job, finding: Finding) -> dict[str, Any]:

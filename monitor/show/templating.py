@@ -30,9 +30,11 @@ from lightkeeper.monitor.model.units import (
     utc,
     whole,
 )
+from lightkeeper.monitor.show.graph_svg import wait_label, wait_sentence
 from lightkeeper.monitor.show.wording import LOOKS, doing, path_of, pause_line
 
-_FOLDER: Final = Path(__file__).with_name("templates")
+_FOLDERS: Final = [Path(__file__).with_name(name) for name in ("templates", "web")]
+"""Templates, and the style sheets that a report carries along."""
 _SHORT: Final = 24
 _SHORT_MARKUP: Final = 18
 
@@ -77,7 +79,7 @@ def elapsed(at_s: float, began_s: float) -> str:
 def environment() -> Environment:
     """Made with the first page."""
     env = Environment(
-        loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined,
+        loader=FileSystemLoader(_FOLDERS), autoescape=True, undefined=StrictUndefined,
         finalize=harmless, trim_blocks=True, lstrip_blocks=True, auto_reload=False,
     )  # fmt: skip
     filters: tuple[Callable[..., object], ...] = (
@@ -88,7 +90,7 @@ def environment() -> Environment:
     env.globals.update(
         attributes=attributes, counted=counted, path_of=path_of, clean=clean,
         pause_line=pause_line, NONE=NONE, SICK=SICK, NEWLINE=Markup("\n"),
-        is_short=is_short, looks=LOOKS,
+        is_short=is_short, looks=LOOKS, wait_label=wait_label, wait_sentence=wait_sentence,
     )  # fmt: skip
     env.globals["ui"] = env.get_template("ui.html").module
     return env
@@ -122,6 +124,11 @@ def filled(start: str, text: object, width: int = 100) -> Markup:
             break_long_words=False, break_on_hyphens=False,
         )
     )  # fmt: skip
+
+
+def moment(at_s: float) -> Markup:
+    """A time of day in the zone that the reader has chosen."""
+    return Markup(macro("at")(at_s, "time"))  # noqa: S704 - our own markup
 
 
 def macro(name: str) -> Callable[..., object]:

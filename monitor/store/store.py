@@ -39,7 +39,7 @@ from lightkeeper.monitor.model.eviction import (
 from lightkeeper.monitor.model.incident import Incident, incident_from_json, incident_to_json
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.plain import from_plain, to_plain
-from lightkeeper.monitor.model.run import Run
+from lightkeeper.monitor.model.run import RESOLUTIONS, Run, TrendPoint
 from lightkeeper.monitor.model.work import WorkRow
 from lightkeeper.monitor.store.place import StoreError, StorePlace, parse_place
 
@@ -163,6 +163,12 @@ class Store:
     def save_run(self, run: Run) -> None:
         self._put("runs", run.id, to_plain(run), run.began_s)
 
+    def save_trend(self, name: str, point: TrendPoint) -> None:
+        """Remember a point at this resolution in place of the one that has grown too old."""
+        every_s, kept = RESOLUTIONS[name]
+        key = f"{name} {int(point.at_s // every_s) % kept}"
+        self._put("trend", key, (name, to_plain(point)), point.at_s)
+
     def save_switch(self, name: str, setting: str | None) -> None:
         """Remember the setting of a switch; None forgets it."""
         self._put("switches", name, None if setting is None else (name, setting))
@@ -236,6 +242,7 @@ class Store:
                 notices=read("notices", lambda row: (row[0], row[1], dict(row[2]))),
                 runs=read("runs", partial(from_plain, Run))[::-1],
                 work=read("work", partial(from_plain, WorkRow)),
+                trend=read("trend", lambda row: (str(row[0]), from_plain(TrendPoint, row[1]))),
                 switches=dict(read("switches", lambda row: (row[0], str(row[1])))),
             )
         except StoreError as exc:

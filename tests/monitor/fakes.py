@@ -73,6 +73,8 @@ class FakeRank:
     """How it answers an eviction; None: as a good WorkerServer does."""
     answer: Callable[[FakeRank], Page] | None = None
     """How it answers `/v1/state`; None: as a good WorkerServer does."""
+    steps: Any = None
+    """Its answer to `/v1/steps?since=`."""
     raw: bytes | None = None
     """Sent instead of any HTTP answer to `/v1/state`."""
     drip: bytes | None = None
@@ -205,6 +207,8 @@ class FakeFleet(FakeServer):
             if rank.stacks is None:
                 raise Hang
             handler.reply(200, "text/plain", rank.stacks)
+        elif rest.startswith("v1/steps?since") and rank.steps is not None:
+            handler.reply(*page(rank.steps))
         elif rest.partition("?")[0] in ("v1/steps", "v1/last_words", "v1/network", "v1/machine"):
             who = to_json(rank.report())["identity"]
             handler.reply(*page({"asked": rest, "identity": who}))

@@ -163,17 +163,58 @@ def test_times_are_told_in_the_readers_zone_and_utc_under_the_pointer(
                 for element in page.locator("#incidents time").all()]  # fmt: skip
 
     drawn = times()
-    assert drawn[0] == ("1970-01-12 22:48:00", "1970-01-12 13:48:00 UTC")
+    assert drawn[0] == ("1970-01-12 22:48:00 GMT+9", "1970-01-12 13:48:00 UTC")
     page.reload()
     assert times() == drawn
 
 
-def test_the_pace_of_the_last_hour_is_a_line_of_bars(stage, opened, faulty) -> None:
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_pace_has_an_axis_values_under_the_pointer_and_three_spans(
+    stage, opened, faulty, width: int
+) -> None:
     now_s = faulty.snapshot.now_s
-    trend = tuple(TrendPoint(now_s - 10.0 * n, 0.5) for n in reversed(range(20)))
-    page = opened.open(stage(replace(faulty, trend=trend)).url)
-    assert texts(page, "#trend") == [f"steps a second, last 3 min {'█' * 20} at most 2"]
+    hour = [TrendPoint(now_s - 10.0 * n, 0.5, 2.0, 2.0) for n in reversed(range(20))]
+    day = [TrendPoint(now_s - 300.0 * n, None, 1.5, 0.0) for n in reversed(range(20))]
+    view = replace(faulty, trend={"1h": hour, "24h": day})
+    page = opened.open(stage(view).url, width=width, timezone_id="Asia/Tokyo")
+    live(page)
+    assert page.inner_text("#trend .top") == "2 a second"
+    assert len(texts(page, "#trend .ticks time")) == 6
+    page.locator("#trend .hit").nth(118).hover()
+    assert page.inner_text("#trend .readout") == "1970-01-12 22:47:30 GMT+9: 2 steps a second"
+    page.locator("#trend .hit").nth(3).dispatch_event("pointerdown")  # a finger
+    assert page.inner_text("#trend .readout").endswith(": not seen")
+    assert page.locator("#trend .marks a").count() == 2
+    page.get_by_role("link", name="24 h").click()
+    page.wait_for_url("**span=24h")
+    assert "at the lowest 0" in page.locator("#trend .hit title").last.text_content()
+    page.get_by_role("link", name="7 days").click()
+    page.get_by_text("Nothing is known of this time yet.").wait_for()
     assert_accessible(page)
+    assert_fits(page)
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_all_times_are_in_one_zone_which_a_button_changes_and_the_browser_keeps(
+    stage, opened, faulty, width: int
+) -> None:
+    monitor = stage(faulty)
+    page = opened.open(monitor.url, width=width, timezone_id="Asia/Tokyo")
+    live(page)
+    times = "#incidents time"
+    assert texts(page, times)[0] == "1970-01-12 22:48:00 GMT+9"
+    page.get_by_role("button", name="Times: local").click()
+    assert texts(page, times)[0] == "1970-01-12 13:48:00 UTC"
+    page.reload()
+    live(page)
+    assert page.get_by_role("button", name="Times: UTC").count() == 1
+    firing = next(incident for incident in faulty.incidents if incident.open)
+    page.goto(f"{monitor.url}/incidents/{firing.id}")
+    live(page)
+    assert " UTC" in page.inner_text("#story")
+    page.get_by_role("button", name="Times: UTC").click()
+    assert "UTC" not in page.inner_text("main")
+    assert_fits(page)
 
 
 def test_who_holds_the_keyboard_keeps_it_while_the_page_changes(stage, opened) -> None:

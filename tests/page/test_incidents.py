@@ -12,10 +12,11 @@ from lightkeeper.monitor.model.incident import BundleView, State, Transition
 from lightkeeper.monitor.show.web.incident_page import BundleStacks
 from tests.monitor.decide.scene import EVICTION, ID, MARKS, ROWS, hang
 from tests.monitor.fakes import wait_until
+from tests.monitor.fleet import SimFleet, at, stop
 from tests.monitor.show.test_incident_page import RUNGS
 from tests.page.browsing import assert_accessible, assert_fits
 from tests.page.serving import TOKEN
-from tests.page.views import crowd
+from tests.page.views import Simulated, crowd
 
 pytestmark = pytest.mark.integration
 EVIL = "<script>document.title = 'owned'</script><img src=x onerror=\"document.title='owned'\">"
@@ -70,6 +71,29 @@ def test_pages_fit_and_are_accessible(scheme, stage, opened, stacks) -> None:
         assert_fits(page)
         if scheme == "dark":  # colours are the same at any width: those of light were judged wide
             assert_accessible(page)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("groups", "boxes"), [(3, 3), (48, 4)], ids=["3 ranks", "384 ranks"])
+def test_who_waits_for_whom_is_drawn_and_said(
+    scheme: str, groups: int, boxes: int, stage, opened
+) -> None:
+    size = 1 if groups == 3 else 8
+    shown = Simulated(SimFleet(groups, size, [at(8, stop("rg_1.0"))])).run(14)
+    (fault,) = shown.incidents
+    page = opened.open(f"{stage(shown).url}/incidents/{fault.id}", width=1440, scheme=scheme)
+    assert page.locator(".wait-box").count() == boxes
+    assert page.locator(".wait-box.culprit .name").text_content() == "▲ rg_1.0"
+    assert page.locator('.graph a[href="/ranks/rg_1.0"]').count() == 1
+    page.get_by_text("The same in words").click()
+    assert "wait for rg_1.0: " in page.inner_text("#graph-words").replace("waits", "wait")
+    assert len(page.content()) < 30_000
+    assert_accessible(page)
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert_fits(page)
+    box = page.locator(".graph svg").bounding_box()
+    assert box is not None
+    assert box["width"] <= 366
 
 
 def test_it_reads_without_a_script(stage, opened, stacks) -> None:

@@ -13,6 +13,8 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Final
 
+from markupsafe import Markup
+
 from lightkeeper.monitor.decide.accounts import OPEN
 from lightkeeper.monitor.decide.view import IncidentReport, View, bundle_url
 from lightkeeper.monitor.model.eviction import (
@@ -25,11 +27,12 @@ from lightkeeper.monitor.model.eviction import (
     rulings,
 )
 from lightkeeper.monitor.model.incident import Incident, State, Training
-from lightkeeper.monitor.model.units import clean, counted, plain, span, time_of_day
+from lightkeeper.monitor.model.units import ago, clean, counted, plain, span
 from lightkeeper.monitor.model.verdict import OF_LIGHTHOUSE, Kind
 from lightkeeper.monitor.model.wording import listed, title_of, who
 from lightkeeper.monitor.model.work import MATCHERS
-from lightkeeper.monitor.show.templating import filled, render, render_text
+from lightkeeper.monitor.show.graph_svg import draw_graph
+from lightkeeper.monitor.show.templating import filled, moment, render, render_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ def five_facts(report: IncidentReport, now_s: float) -> Iterator[Fact]:
     sure = str(incident.verdict.confidence) if accused else ""
     yield Fact("who", whose, ", ".join(filter(None, (_names(incident.hosts), sure))), "idle")
     first_s, last_s = report.began_s, incident.ended_s
-    yield Fact("since", time_of_day(first_s), f"{span(max(0.0, now_s - first_s))} ago", "idle")
+    yield Fact("since", moment(first_s), ago(max(0.0, now_s - first_s)), "idle")
     word, tone = _DONE.get(account.outcome, (account.outcome, "idle"))
     more = _who_did(report)
     if not account.evicted and any(map(_freed, report.decisions)):
@@ -79,7 +82,7 @@ _DONE: Final = {
 def _who_did(report: IncidentReport) -> str:
     account = report.account
     if account.outcome == "watched":
-        return account.why
+        return "as said above"
     if not account.evicted:
         rows = rulings(report.decisions)
         return f"by {plain(rows[-1].guard)}" if rows and rows[-1].guard else ""
@@ -108,11 +111,11 @@ def _training(report: IncidentReport) -> Fact:
         if incident.training is Training.TRAINS and not incident.stood:
             return Fact("training", "yes", "the job was training all the while", "good")
         return Fact("training", "not known", "whether the job trains again was not seen", "away")
-    detail = f"since {time_of_day(marks.survivor_commit_s)}"
+    since, at = Markup("{} since {}").format, moment(marks.survivor_commit_s)
     if report.account.evicted:
-        detail = f"the other groups train {detail}, without {groups} so far"
-        return Fact("training", f"yes, without {groups}", detail, "wait")
-    return Fact("training", "yes", f"the job trains {detail}", "good")
+        detail = since("the other groups train", at)
+        return Fact("training", f"yes, without {groups} so far", detail, "wait")
+    return Fact("training", "yes", since("the job trains", at), "good")
 
 
 def _still(report: IncidentReport) -> Fact:
@@ -213,7 +216,7 @@ def _held(report: IncidentReport) -> Iterator[TimelineRow]:
 def _steps(report: IncidentReport) -> Iterator[TimelineRow]:
     for row in report.decisions:
         if isinstance(row, Eviction):
-            yield TimelineRow("decided", row.at_s, row.at_s, "bad", row.reason)
+            yield TimelineRow("decided", row.at_s, row.at_s, "start", row.reason)
         elif row.action == "release":
             label, tone = ("others released", "good") if _freed(row) else ("not released", "bad")
             detail = ": ".join(filter(None, (row.reason, row.outcome)))
@@ -221,7 +224,7 @@ def _steps(report: IncidentReport) -> Iterator[TimelineRow]:
     for eviction in report.evictions[-3:]:
         asked_s = eviction.asked_s
         detail = "the eviction was asked for"
-        yield TimelineRow(f"asked: {eviction.group}", asked_s, asked_s, "bad", detail)
+        yield TimelineRow(f"asked: {eviction.group}", asked_s, asked_s, "start", detail)
         for step in eviction.rungs:
             detail = step.detail if step.result is None else f"{step.result}: {step.detail}"
             label, tone = STEPS[step.rung], _RESULTS[step.result]
@@ -306,6 +309,7 @@ def incident_page(
         why_not=why_not,
         matchers=list(_matchers(incident)),
         facts=list(five_facts(report, now_s)),
+        waits=draw_graph(incident.verdict.waits),
         events=rows,
         end_s=end_s,
         observed=list(_observed(report)),
@@ -347,6 +351,7 @@ def incident_text(report: IncidentReport, base: str, journal: Path | None) -> st
         "incident.txt", report=report, incident=incident, account=report.account, base=base,
         journal=journal, bundle_url=bundle_url(incident.id), events=rows,
         end_s=max(ends, default=0.0), names=_many, filled=filled,
+        waits=draw_graph(incident.verdict.waits),
         row=lambda name, text: filled(f"  {name:<16}", text),
     )  # fmt: skip
 

@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha1
 from itertools import groupby
-from statistics import median
 from typing import Any, Final
 
 from lightkeeper.monitor.decide.headline import SICK, Headline, JobState, headline_of
 from lightkeeper.monitor.decide.rules import Effective
-from lightkeeper.monitor.decide.tempo import EVERY_S
 from lightkeeper.monitor.decide.view import GroupView, View, trouble_of
 from lightkeeper.monitor.decide.view_json import effective_to_json, learned_to_json, runs_to_json
 from lightkeeper.monitor.model.eviction import QuarantineEntry, QuarantineEvent
@@ -30,9 +28,9 @@ from lightkeeper.monitor.model.incident import Incident
 from lightkeeper.monitor.model.names import GroupName, Host, RankName, group_of
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Observation
 from lightkeeper.monitor.model.quarantine import HostRecord
-from lightkeeper.monitor.model.run import TrendPoint
 from lightkeeper.monitor.model.units import counted, natural, plain
 from lightkeeper.monitor.model.wording import Face, title_of
+from lightkeeper.monitor.show.chart_svg import pace_chart, run_chart, tempo_chart
 from lightkeeper.monitor.show.templating import macro, render
 from lightkeeper.monitor.show.wording import EVICTING, LOOKS, ORDER, UNKNOWN, states_of, worst
 
@@ -50,6 +48,8 @@ class PagePlace:
     name: str = ""
     by_host: bool = False
     """True if the fleet's grid is grouped by host."""
+    span: str = "1h"
+    """How far the fleet's chart looks back, of `RESOLUTIONS`."""
 
 
 class FleetIndex:
@@ -186,8 +186,10 @@ def fleet_page(context: Context) -> Page:
         sick=sick[:_ATTENTION],
         sick_count=len(sick),
         blamed=blamed,
+        lead=next((f for i, f in fleet.faces if i.id == fleet.headline.incident), None),
         incidents=listed_incidents(view.incidents),
-        pace=pace_line(view.trend),
+        pace=pace_chart(view.trend, view.incidents, context.fleet.now_s, context.place.span),
+        tempo=tempo_chart(view.tempos),
         legend=[(state, counts[state]) for state in reversed(LOOKS)
                 if counts[state] or state == "healthy"],
         cards=len(fleet.states) <= CARDS,
@@ -436,6 +438,8 @@ def rank_page(context: Context) -> Page:
     seen = view.by_rank.get(RankName(name))
     step = None if seen is None else seen.step
     spent = {} if step is None else {phase: s for phase, s in step.seconds.items() if s > 0}
+    if step is not None and spent:  # the present one counts only once it is over
+        spent[step.phase] = spent.get(step.phase, 0.0) + step.phase_age_s
     incidents = [
         incident
         for incident in view.incidents
@@ -456,40 +460,8 @@ def rank_page(context: Context) -> Page:
     )  # fmt: skip
 
 
-# -- the pace as a line of bars --------------------------------------------------------------------
-
-_BARS: Final = "▁▂▃▄▅▆▇█"
-_COLUMNS: Final = 60
-
-
-@dataclass(frozen=True, slots=True)
-class PaceLine:
-    """Steps a second over some time, drawn in characters."""
-
-    bars: str
-    """A character for each stretch; a blank where nothing was measured."""
-    most: float
-    """The value of the highest bar."""
-    span_s: float
-    """From left end to right end."""
-
-
-def pace_line(points: Sequence[TrendPoint]) -> PaceLine | None:
-    """None: less than two paces are known."""
-    paces = [(point.at_s, 1 / point.step_s) for point in points if point.step_s]
-    if len(paces) < 2:
-        return None
-    most, began_s = max(pace for _, pace in paces), points[0].at_s
-    span_s = max(EVERY_S, points[-1].at_s - began_s)
-    last = min(_COLUMNS - 1, round(span_s / EVERY_S))
-    by_column = grouped((round(last * (at_s - began_s) / span_s), pace) for at_s, pace in paces)
-    heights = {at: round((len(_BARS) - 1) * median(by_column[at]) / most) for at in by_column}
-    bars = "".join(_BARS[heights[at]] if at in heights else " " for at in range(last + 1))
-    return PaceLine(bars, most, span_s)
-
-
 def runs_page(view: View) -> str:
     """The runs of a job: when each began, how far it came, how fast it was, what went wrong."""
-    paces = [pace_line(run.trend) for run in view.runs]
+    paces = [run_chart(run.trend) for run in view.runs]
     rows = zip(runs_to_json(view), paces, strict=True)
     return render("runs.html", rows=list(rows), now_s=view.snapshot.now_s, view=view)

@@ -16,6 +16,9 @@ from lightkeeper.monitor.decide.accounts import WORDS, ChoiceError, find_inciden
 from lightkeeper.monitor.decide.view import SCHEMA
 from lightkeeper.monitor.decide.view_json import report_to_json
 from lightkeeper.monitor.model.eviction import Scope
+from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.run import RESOLUTIONS
+from lightkeeper.monitor.show.chart_svg import Chart, phase_chart
 from lightkeeper.monitor.show.templating import render, template
 from lightkeeper.monitor.show.web.answers import (
     AppContext,
@@ -50,6 +53,7 @@ from lightkeeper.monitor.show.web.pages import (
 from lightkeeper.monitor.show.web.reading import said_by, status_text
 from lightkeeper.monitor.show.wording import path_of
 from lightkeeper.worker_server.plain_text import escaped
+from lightkeeper.worker_server.wire import WireError, parse_steps
 
 # -- The pages of the latest view: each made once, for all who read it ----------------------------
 
@@ -65,6 +69,8 @@ def make(context: Context) -> Page:
 _TABLES: Final = ("steps", "flight_recorder", "last_words", "network")
 _ROWS: Final = 200
 """Rows of a rank's table on a page, the newest."""
+_STEPS: Final = 60
+"""Most attempts in the picture of them."""
 _SHOWN_CHARS: Final = 150_000
 """Characters of a rank's answer on a page; the raw text has the rest."""
 _HTML: Final = "text/html; charset=utf-8"
@@ -83,10 +89,13 @@ def compile_templates() -> None:
 
 @paging.get("/")
 def fleet() -> Response:
-    """The fleet, by replica group or `?by=host`; text for clients without HTML (curl)."""
+    """The fleet, by replica group or `?by=host`, its past for `?span=24h` or `7d`; text for clients
+    without HTML (curl).
+    """
     if "text/html" not in request.headers.get("Accept", "text/html"):
         return status_text()
-    return _page(PagePlace(FLEET, by_host=request.args.get("by") == "host"))
+    by_host, span = request.args.get("by") == "host", request.args.get("span", "")
+    return _page(PagePlace(FLEET, by_host=by_host, span=span if span in RESOLUTIONS else "1h"))
 
 
 @paging.get("/groups/<path:name>")
@@ -108,13 +117,14 @@ def rank(name: str) -> Response:
 
 def _says(name: str, what: str) -> Response:
     rows = request.args.get("rows", str(_ROWS))
-    text, why, status = "", "", 200
+    text, why, status, steps = "", "", 200, None
     try:
         said = said_by(name, what, {"format": "text", "rows": rows})
     except HttpRefusal as exc:
         why, status = str(exc), exc.status
     else:
         text, status = escaped(said.get_data(as_text=True), "\n\t"), said.status_code
+        steps = _last_steps(name) if what == "steps" and status == 200 else None
         why = "" if status == 200 else f"the rank's WorkerServer answers {status}: {text}"
     view = app_context().view()
     shown = text[:_SHOWN_CHARS].splitlines()
@@ -122,9 +132,20 @@ def _says(name: str, what: str) -> Response:
         "says.html", name=name, what=what, SOURCES=SOURCES, why=why, text=shown,
         cut=len(text) > _SHOWN_CHARS, raw=f"/v1{path_of(RANKS, name)}/{what}",
         json=what != "stacks", more=what in _TABLES and rows != "0",
-        view=view,
+        view=view, steps=steps,
     )  # fmt: skip
     return _html(html, status)
+
+
+def _last_steps(name: str) -> Chart | None:
+    """A picture of them; None: it cannot be had."""
+    seen = the_view().by_rank.get(RankName(name))
+    attempt = 0 if seen is None or seen.step is None else seen.step.attempt
+    try:
+        said = said_by(name, "steps", {"since": str(max(0, attempt - _STEPS))})
+        return phase_chart(parse_steps(said.get_json(silent=True)).rows)
+    except (HttpRefusal, WireError):
+        return None
 
 
 def _page(place: PagePlace) -> Response:

@@ -18,16 +18,18 @@ import time
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import dropwhile, takewhile
+from itertools import dropwhile, groupby, takewhile
 from pathlib import Path
 from typing import Final
+
+from markupsafe import Markup
 
 from lightkeeper.monitor.act.bundles import BundleDir
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import IncidentId
 from lightkeeper.monitor.model.units import clean
-from lightkeeper.monitor.model.units import time_of_rank as time_of_day
 from lightkeeper.monitor.records.files import Manifest, read_manifest
+from lightkeeper.monitor.show.templating import moment as shown_time
 from lightkeeper.monitor.show.templating import render
 from lightkeeper.monitor.show.web.incident_page import BundleStacks
 
@@ -35,6 +37,7 @@ _HEAD: Final = re.compile(
     r'Thread [^"(:]{1,40}(?:\(([^)]{0,60})\))?:?(?: "(.{0,200})"| \((.{0,60})\))?'
 )
 """py-spy adds the thread's state, the rank itself does not (`worker_server.rank.last_words`)."""
+_OURS: Final = re.compile(r"\((?:[^()]*/)?worker_server/[^()]*\)")
 _FRAMES, _THREADS, _NAMED = 60, 24, 24
 _CROWDS: Final = 16
 _LINE: Final = 240
@@ -58,6 +61,17 @@ class StackThread:
     state: str
     frames: tuple[str, ...]
     """Innermost first."""
+
+    @property
+    def rows(self) -> list[tuple[str, str]]:
+        """Each frame; several of ours between others are one line, and beside it what they are."""
+        rows: list[tuple[str, str]] = []
+        for ours, run in groupby(self.frames, lambda frame: _OURS.search(frame) is not None):
+            frames = list(run)
+            folded = ours and rows and len(frames) > 1
+            text = f"... {len(frames)} frames of lightkeeper"
+            rows += [(text, ", ".join(frames))] if folded else [(frame, "") for frame in frames]
+        return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +108,8 @@ def by_moment(
     for moment, taken in moments.items():
         now = {stacks.rank: _standing(_threads(stacks.text)) for stacks in taken
                if stacks.text is not None and stacks.rank in suspects}  # fmt: skip
-        heading = moment if before is None or now != before else f"{moment}: the {role}s as before"
+        as_before = Markup("{}: the {}s as before").format(moment, role)
+        heading = moment if before is None or now != before else as_before
         if taken:
             parts.append(_stand(heading, taken, suspects, role, opened=now != before))
         before = now
@@ -243,8 +258,8 @@ def _taken(
     for moment in manifest.moments:
         if moment.name not in _MOMENTS:
             continue
-        at = time_of_day(int(moment.began_s * 1e9))
-        taken = by_heading[f"{_MOMENTS[moment.name]}, {at} UTC"] = []
+        heading = Markup("{}, {}").format(_MOMENTS[moment.name], shown_time(moment.began_s))
+        taken = by_heading[heading] = []
         parts = [part for part in moment.parts if part.part == "stacks"]
         for part in sorted(parts, key=lambda part: part.rank not in suspects):
             text, why = None, part.error or part.status

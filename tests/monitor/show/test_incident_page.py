@@ -95,13 +95,13 @@ def rows(text: str) -> list[list[str]]:
 
 def test_every_rung_tells_its_result_its_seconds_and_its_deadline() -> None:
     cells = rows(page(report()))
-    at = cells.index(["rung", "result", "began", "took", "deadline", "what it says"])
+    at = cells.index(["step", "result", "began", "took", "deadline", "what it says"])
     assert cells[at + 1 : at + 6] == [
         ["gate refuses it", "✓ worked", "+11.0 s", "0.2 s", "5.0 s", "refused"],
         ["Lighthouse kill", "? unknown", "+11.1 s", "2.0 s", "2.0 s", "no answer"],
         ["WorkerServers", "… under way", "+13.1 s", "\N{EN DASH}", "9.0 s", "asked"],
-        ["scheduler", "- not climbed", "", "", "", ""],
-        ["page a person", "- not climbed", "", "", "", ""],
+        ["scheduler", "- not needed", "", "", "", ""],
+        ["page a person", "- not needed", "", "", "", ""],
     ]
 
 

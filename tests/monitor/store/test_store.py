@@ -15,6 +15,7 @@ from sqlalchemy import event
 from lightkeeper.monitor.model.eviction import Fence, Remembered
 from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.names import IncidentId, RankName
+from lightkeeper.monitor.model.run import TrendPoint
 from lightkeeper.monitor.store import store as storing
 from lightkeeper.monitor.store.place import StoreError
 from lightkeeper.monitor.store.store import Store
@@ -29,8 +30,13 @@ def fill(store: Store) -> None:
     store.save_quarantine(GROUP_ENTRY)
     store.save_quarantine_event(EVENT)
     store.save_target(RankName("rg_1.0"), {"url": "http://h:1"})
+    for point in (TREND, replace(TREND, rate=0.5)):  # the same place
+        store.save_trend("1h", point)
+    store.save_trend("1h", replace(TREND, at_s=TREND.at_s + 3600.0))  # in place of the old one
+    store.save_trend("7d", TREND)
 
 
+TREND = TrendPoint(1000.0, None, 2.0, 1.0)
 HELD = replace(HOLD, at_s=102.0, epoch=3)
 
 EVERYTHING = Remembered(
@@ -42,6 +48,7 @@ EVERYTHING = Remembered(
     quarantine=(GROUP_ENTRY, ENTRY),
     quarantine_events=(EVENT,),
     targets=({"url": "http://h:1"},),
+    trend=(("7d", TREND), ("1h", replace(TREND, at_s=TREND.at_s + 3600.0))),
 )
 
 

@@ -6,7 +6,8 @@ import { Grid } from "./page-grid.js";
 import { showKeys } from "./page-keys.js";
 import { follow } from "./page-live.js";
 import { showCopies } from "./page-work.js";
-import { localise } from "./sections.js";
+import { showValues } from "./charts.js";
+import { localise, shownTime, showZone } from "./zone.js";
 
 const away = document.getElementById("away");
 const grid = new Grid(document.getElementById("grid"), document.getElementById("filter"));
@@ -23,13 +24,15 @@ function showAway(since) {
     away.replaceChildren();
     return;
   }
-  const text = `Monitor away since ${new Date(since).toLocaleTimeString()}: what stands here is what it said last.`;
+  const text = `Monitor away since ${shownTime(since / 1000, "time")}: what stands here is what it said last.`;
   away.replaceChildren(build(["p", { class: "banner bad" }, text]));
 }
 
 document.body.classList.add("scripted");
 localise(document);
 showKeys(grid);
+showZone();
+showValues();
 showActs();
 showCopies();
 follow({ onNews: () => grid.refresh(), onAway: showAway });

@@ -2,15 +2,9 @@
 // What need not change stays the same element, so that focus, selection, scrolling and unfolded
 // details are kept.
 
-const KEPT = new Set(["open", "tabindex", "hidden"]); // what a person or a script has set
+import { localise } from "./zone.js";
 
-// Times in the reader's time zone; UTC, as in the logs, when the pointer is on it.
-export function localise(root) {
-  for (const one of root.querySelectorAll("time[data-at]")) {
-    const at = new Date(1000 * Number(one.dataset.at));
-    if (!Number.isNaN(at.valueOf())) one.textContent = at.toLocaleString("sv-SE"); // 2026-11-23 04:44:21
-  }
-}
+const KEPT = new Set(["open", "tabindex", "hidden"]); // what a person or a script has set
 
 // A document from markup; nothing in it runs, and the page's policy forbids it too.
 export function parse(markup) {
