@@ -27,9 +27,17 @@ def rows() -> Iterator[str]:
     for name, call in CALLS:
         signature = inspect.signature(call)
         parameters = [p for p in signature.parameters.values() if p.name != "self"]
-        words = str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
-        words = words.replace("'", "").replace("where: str = local", 'where: str = "local"')
-        yield f"- `{name}{words}`: {' '.join((inspect.getdoc(call) or '').partition('\n\n')[0].split())}"
+        words = str(
+            signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
+        )
+        words = (
+            words.replace("'", "")
+            .replace('"', "")
+            .replace("Literal[off, warn, refuse]", "str")
+            .replace("where: str = local", 'where: str = "local"')
+        )
+        first = (inspect.getdoc(call) or "").partition("\n\n")[0]
+        yield f"- `{name}{words}`: {' '.join(first.split())}"
 
 
 def text() -> str:
