@@ -367,7 +367,7 @@ def _counters(counts: GateCounts) -> Iterator[tuple[str, str, int]]:
     yield "heartbeats", "Heartbeats that came in", counts.heartbeats
     yield "quorum_requests", "Quorum requests that came in", counts.quorum_requests
     yield "unread", "Calls passed on because they could not be read", counts.unread
-    yield "waved", "Held replica ids passed because nobody said", counts.waved
+    yield "waved", "Requests let through because no newer deny list arrived in time", counts.waved
     retries = counts.upstream_retries
     yield "upstream_retries", "Connections to the Lighthouse that failed", retries
     yield "resent", "Quorum requests sent again to a Lighthouse that came back", counts.resent

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs import shell
-from tests.docs.pages import manual, readmes
+from tests.docs.pages import ROOT, manual, readmes
 from tests.docs.sandbox import VENV, Sandbox, said
 from tests.docs.test_commands import kind, typed
 from tests.monitor.process import environment
@@ -99,6 +99,15 @@ def excuse(line: str) -> str | None:
 def test_every_line_that_is_not_typed_has_its_reason() -> None:
     reasons = [excuse(line) for _, line in lines()]
     assert reasons.count(None) >= 40
+
+
+def test_every_test_that_a_reason_names_is_there() -> None:
+    reasons = " ".join([*ELSEWHERE.values(), *FOREIGN.values()])
+    names = re.findall(r"tests/[\w/]+(?:\.py)?", reasons)
+    assert len(names) > 10
+    for name in names:
+        tests = ROOT / name
+        assert tests.is_file() or list(tests.rglob("test_*.py")), name
 
 
 @pytest.fixture(scope="module")

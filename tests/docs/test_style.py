@@ -89,6 +89,16 @@ def test_sentences_are_short(page: Page) -> None:
         assert lengths[-1] <= 50, max(sentences, key=len)
 
 
+@pytest.mark.parametrize("page", [*manual(), *readmes()], ids=lambda page: page.name)
+def test_every_table_has_a_heading(page: Page) -> None:
+    """A row behind an empty line is shown as text, with its bars."""
+    lines = ["", *page.prose.splitlines(), "", ""]
+    starts = [
+        n for n, line in enumerate(lines) if line.startswith("|") and not lines[n - 1].strip()
+    ]
+    assert [n for n in starts if not re.fullmatch(r"[|\s:-]+", lines[n + 1])] == []
+
+
 def test_codespell_finds_no_misspelt_word() -> None:
     files = [str(page.path) for page in (*manual(), *readmes())]
     done = subprocess.run(

@@ -14,6 +14,8 @@ PAGE: Final = ROOT / "docs" / "metrics.md"
 FIGURES: Final = ROOT / "evidence" / "metrics-figures.json"
 """Measured by `--measure`, committed."""
 _WORDS: Final = Path(__file__).with_name("words.md")
+_OF_EVERY_RANK: Final = ("job_id", "replica_group", "rank")
+"""Labels of a rank's own page, which the words name once."""
 
 
 def text() -> str:
@@ -38,14 +40,15 @@ def _section(heading: str, entries: tuple[Entry, ...]) -> str:
         "",
         "| metric | type | unit | what | series | left out when |",
         "|---|---|---|---|---|---|",
-        *map(_row, entries),
+        *(_row(entry, of_rank=heading == RANKS_PAGE) for entry in entries),
         "",
     ]
     return "\n".join(lines)
 
 
-def _row(entry: Entry) -> str:
-    labels = f"{{{', '.join(entry.labels)}}}" if entry.labels else ""
+def _row(entry: Entry, *, of_rank: bool) -> str:
+    own = [label for label in entry.labels if label not in _OF_EVERY_RANK or not of_rank]
+    labels = f"{{{', '.join(own)}}}" if own else ""
     what = entry.text[0].upper() + entry.text[1:].rstrip(".")
     cells = (f"`{entry.name}{labels}`", entry.type, entry.unit, what, entry.series, entry.absent)
     return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
