@@ -215,4 +215,5 @@ def test_the_token_goes_to_who_was_named_and_to_nobody_else(
     assert other.seen == []
     assert monitor.seen
     assert {token for _, token in monitor.seen} <= {"Bearer secret", None}
-    assert any(token for _, token in monitor.seen) or way is WAYS["evict"]
+    asks_first = way is WAYS["evict"] or (redirects and way is WAYS["doctor"])
+    assert any(token for _, token in monitor.seen) or asks_first
