@@ -610,16 +610,19 @@ class Pipeline:
     def _drawn(
         self, graph: WaitGraph | None, verdicts: tuple[Verdict, ...], failures: dict[str, str]
     ) -> tuple[Verdict, ...]:
-        """The verdicts with what a person is shown of the graph. It takes as long as a detector, so
-        it is not made again once the incident has fired and it has all who wait.
+        """The verdicts with what a person is shown of the graph. It takes as long as a detector: it
+        is made at the first sight, and again once the incident has fired and more ranks wait; not
+        in the tick that decides.
         """
-        drawn = {(i.kind, i.suspects): i.verdict.waits for i in self._tracker.open()
-                 if i.state is not State.PENDING}  # fmt: skip
+        drawn = {(i.kind, i.suspects): i for i in self._tracker.open()}
         shown = list(verdicts)
         for number, verdict in enumerate(verdicts[:_DRAWN]):
-            waits = drawn.get((verdict.kind, verdict.suspects))
-            count = len(verdict.suspects) + len(verdict.victims)
-            if graph is not None and (waits is None or waits.ranks < count):
+            incident = drawn.get((verdict.kind, verdict.suspects))
+            waits = None if incident is None else incident.verdict.waits
+            decides = incident is not None and incident.state is State.PENDING
+            all_in = len(verdict.suspects) + len(verdict.victims)
+            enough = waits is not None and (decides or waits.ranks >= all_in)
+            if graph is not None and not enough:
                 waits = _guarded(_MAP, failures, partial(wait_map, self._history, graph, verdict))
             shown[number] = replace(verdict, waits=waits)
         return tuple(shown)

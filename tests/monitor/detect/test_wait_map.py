@@ -6,8 +6,13 @@ import json
 
 import pytest
 
+from lightkeeper.monitor.decide import pipeline
+from lightkeeper.monitor.detect.graph import WaitGraph
+from lightkeeper.monitor.detect.history import History
+from lightkeeper.monitor.detect.wait_map import wait_map
 from lightkeeper.monitor.model.incident import State, incident_from_json, incident_to_json
 from lightkeeper.monitor.model.plain import to_plain
+from lightkeeper.monitor.model.verdict import Verdict
 from lightkeeper.monitor.model.wait_map import WaitMap
 from tests.monitor.fleet import Drive, SimFleet, at, stop
 
@@ -77,6 +82,21 @@ def test_it_is_kept_with_the_incident_as_it_was_when_the_eviction_was_decided() 
     assert decided is not None
     assert incident.verdict.waits == decided
     assert incident_from_json(incident_to_json(incident)).verdict.waits == decided
+
+
+def test_it_is_not_made_in_the_tick_that_decides(monkeypatch) -> None:
+    made: list[float] = []
+
+    def noted(history: History, graph: WaitGraph, verdict: Verdict) -> WaitMap | None:
+        made.append(history.now_s)
+        return wait_map(history, graph, verdict)
+
+    monkeypatch.setattr(pipeline, "wait_map", noted)
+    _, drive = judged(8, 8, ticks=45)
+    decided = [result.now_s for result in drive.results if result.decisions]
+    assert made
+    assert decided
+    assert not {*made} & {*decided}
 
 
 def test_an_incident_of_an_older_version_has_none() -> None:
