@@ -189,11 +189,14 @@ class Watch:
         return sorted({group for seen in self.seen.values() for group in seen.evicted})
 
     def not_whole(self, groups: int, ranks_per_group: int) -> str | None:
-        """Why the fleet is not committing, all of it, with no incident open; None when it is."""
+        """Why the fleet is not committing, all of it, with no incident open; None when it is.
+
+        Lost progress stays open until it is made again, while all commit.
+        """
         if self.snapshot is None:
             return "the monitor does not answer"
         why = unhealthy(self.snapshot, groups, ranks_per_group)
-        pending = [item["kind"] for item in self.snapshot["incidents"]]
+        pending = [i["kind"] for i in self.snapshot["incidents"] if i["kind"] != "progress_lost"]
         return why or (f"{pending[0]} is open" if pending else None)
 
     def step(self) -> int:
