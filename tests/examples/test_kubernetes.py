@@ -15,7 +15,7 @@ import yaml
 
 from lightkeeper.dashboards import committed
 from lightkeeper.trainer import options as trainer_options
-from tests.dashboards import rules as written
+from tests.dashboards import operator_rules as written
 from tests.examples.fleet import KUBERNETES, kustomize, new_overlay, render
 from tests.monitor.commands.parsing import parsed
 

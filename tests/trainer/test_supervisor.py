@@ -56,6 +56,8 @@ class World:
 
 
 class FakeLaunch:
+    pid = 1
+
     def __init__(self, world, host, script):
         self._host, self._world = host, world
         self._leaves_at, self._code = (
@@ -106,7 +108,10 @@ def test_a_refused_host_makes_way_for_the_next_one_at_once_and_for_good():
     world.run()
 
     assert [(round(at, 6), host) for at, host in world.started] == [(0, "spare-1"), (61, "spare-1")]
-    assert world.events[:2] == [("started", {"host": "host-1"}), ("refused", {"host": "host-1"})]
+    assert world.events[:2] == [
+        ("started", {"host": "host-1", "pid": 1}),
+        ("refused", {"host": "host-1"}),
+    ]
     assert world.names().count("refused") == 1
 
 

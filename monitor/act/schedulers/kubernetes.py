@@ -14,6 +14,7 @@ import json
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -59,6 +60,7 @@ BODY_MAX_BYTES: Final = 64 * 1024 * 1024
 _MERGE: Final = "application/merge-patch+json"
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
 _NODES: Final = "/api/v1/nodes"
+_LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _PASSING: Final = frozenset({0, 409, 410, 429, 500, 502, 503, 504})
 """Worth another try: somebody changed it meanwhile, or the server is busy or restarts."""
@@ -503,6 +505,10 @@ def pod_of(namespace: str, pod: Body) -> WantedPod:
 POD_HOST: Final = "pod:"
 """Prefix of a rank's host if its pod does not know its node: see `worker_server.rank.identity`."""
 _LOOK_AGAIN_S: Final = 0.25
+_UNRENEWED_S: Final = 25.0
+"""A kubelet renews its node's lease every 10 s (a quarter of `nodeLeaseDurationSeconds`); one that
+has not renewed it twice does not answer. Kubernetes says so after 40 s, or 50 s since 1.32."""
+_NODES_MOST: Final = 10_000
 _GRACE_S: Final = 5
 """Between SIGTERM and SIGKILL of a pod. An evicted group hangs or is faulty and leaves no
 checkpoint, so a longer grace only occupies its host for longer."""
@@ -549,6 +555,8 @@ def run_within(work: Callable[[], T], timeout_s: float) -> T:
 def rules(namespaces: Collection[str], *, primus: bool) -> Sequence[Mapping[str, str]]:
     """Everything that the driver asks for; examples/kubernetes grants exactly this."""
     nodes = [{"resource": "nodes", "verb": verb} for verb in ("get", "list", "patch")]
+    group, namespace = "coordination.k8s.io", "kube-node-lease"
+    lease = {"group": group, "resource": "leases", "namespace": namespace, "verb": "get"}
     status = [{"resource": "nodes", "subresource": "status", "verb": "patch"}] if primus else []
     of_pods = ({"verb": "list"}, {"verb": "delete"}, {"verb": "patch", "subresource": "status"})
     pods = [
@@ -556,7 +564,7 @@ def rules(namespaces: Collection[str], *, primus: bool) -> Sequence[Mapping[str,
         for namespace in sorted(namespaces)
         for rule in of_pods
     ]
-    return [*nodes, *status, *pods]
+    return [*nodes, lease, *status, *pods]
 
 
 def kube_checks(
@@ -609,6 +617,7 @@ class Kubernetes(Scheduler):
         self._api = api
         self._options = options or KubeOptions()
         self._ended: set[object] = set()  # uids of pods that we had deleted
+        self._leases: dict[str, tuple[object, float]] = {}  # node -> renewed when, seen since
 
     def checks(self, timeout_s: float) -> Sequence[Check]:
         namespaces = {place.labels.get("namespace", "") for place in self._everyone()} - {""}
@@ -651,6 +660,9 @@ class Kubernetes(Scheduler):
     def ends(self, places: Sequence[Place], timeout_s: float) -> Iterator[Ended]:
         deadline, now_s = self._deadline(timeout_s), datetime.now(UTC).timestamp()
         ask = cache(partial(self._named, deadline=deadline))  # ranks share pods and nodes
+        unrenewed_s = cache(
+            lambda node: run_within(partial(self._unrenewed_s, node, deadline), deadline.left_s())
+        )
         for place in places:
             name, namespace = (place.labels.get(key, "") for key in ("pod", "namespace"))
             host = place.labels.get("node") or str(place.host)
@@ -659,9 +671,12 @@ class Kubernetes(Scheduler):
             pods = {_at(pod, "metadata", "uid"): pod for pod in ask(_pods(namespace), name)}
             nodes = [*ask(_NODES, host), None] if DNS.fullmatch(host) else [{}]
             uid = place.labels.get("pod_uid")
+            still_s = unrenewed_s(host)
             for words, detail, for_s in end_facts(pods.get(uid), nodes[0], now_s):
                 ours = uid in self._ended and words.startswith(("end deleted", "end gone"))
                 fact = "end ours" if ours else words
+                if fact == "end runs" and still_s >= _UNRENEWED_S:
+                    fact, for_s = "end unrenewed", still_s  # noqa: PLW2901
                 if (said := read_fact("Kubernetes", fact, detail, for_s)) is not None:
                     yield place, said
                     break
@@ -780,7 +795,9 @@ class Kubernetes(Scheduler):
         if lost is not None:
             lost.down(Host(pod.node))  # may this monitor still act?
         if not self._options.force and (lost is None or not lost.fenced()):
-            unfenced = f"{pod.node} is not Ready, and no gate refuses the group (or --kube-force)"
+            unfenced = (
+                f"no kubelet answers on {pod.node}, and no gate refuses the group (or --kube-force)"
+            )
             return f"{unfenced}. {by_force(pod.namespace, pod.name, pod.node)}"
         forced[pod] = self._fail(pod, deadline)
         self._delete(pod, 0, deadline)
@@ -811,7 +828,7 @@ class Kubernetes(Scheduler):
             "type": "DisruptionTarget",  # no failure of the group's own, for a podFailurePolicy
             "status": "True",
             "reason": "DeletionByLightkeeper",
-            "message": f"node {pod.node} is not ready",
+            "message": f"no kubelet answers on {pod.node}",
             "lastTransitionTime": _now(),
         }
         body = {
@@ -831,9 +848,28 @@ class Kubernetes(Scheduler):
             return False
         try:
             shown = self._api.ask("GET", f"{_NODES}/{node}", deadline)
-            return condition_of(shown, "Ready") not in ("True", "False")
         except KubeError as exc:
             return exc.status == 404
+        if condition_of(shown, "Ready") not in ("True", "False"):
+            return True
+        return self._unrenewed_s(node, deadline) >= _UNRENEWED_S
+
+    def _unrenewed_s(self, node: str, deadline: Deadline) -> float:
+        """For how long we see that its kubelet has renewed no lease of this node; 0: it renews it,
+        or we may not see it. By our clock from the first look on, since kubelets have their own.
+        """
+        if DNS.fullmatch(node) is None:
+            return 0.0
+        try:
+            renewed = _at(self._api.ask("GET", f"{_LEASES}/{node}", deadline), "spec", "renewTime")
+        except KubeError:
+            return 0.0
+        if len(self._leases) > _NODES_MOST:
+            self._leases.clear()
+        before = self._leases.get(node)
+        if renewed is None or before is None or before[0] != renewed:
+            self._leases[node] = before = (renewed, time.monotonic())
+        return time.monotonic() - before[1]
 
     def _look(self, wanted: WantedPod, deadline: Deadline) -> Body | None:
         """The pod as it is now; None when it is gone."""

@@ -178,18 +178,18 @@ DIFFERENCES = [
                  event("gloo:all_gather", [], []), event("gloo:all_gather", [], []), IndexError,
                  True, id="torch falls over an all_gather without sizes"),
 ]  # fmt: skip
-DECISIONS = Path(__file__).parents[3] / "docs" / "decisions.md"
+DIFFERENCES_TOLD = Path(__file__).parents[3] / "evidence" / "measurements.md"
 
 
 @pytest.mark.parametrize(("name", "this", "other", "theirs", "ours"), DIFFERENCES)
-def test_a_difference_is_known_and_told_in_the_decisions(name, this, other, theirs, ours) -> None:
+def test_a_difference_is_known_and_its_reason_written(name, this, other, theirs, ours) -> None:
     if isinstance(theirs, type):
         with pytest.raises(theirs):
             torch_says(this, other)
     else:
         assert torch_says(this, other) is theirs
     assert ours_says(this, other) is ours
-    assert f"**{name}**" in DECISIONS.read_text()
+    assert f"**{name}**" in DIFFERENCES_TOLD.read_text()
 
 
 def test_states_are_all_that_keeps_equal_payloads_apart() -> None:

@@ -47,6 +47,8 @@ class FakeKube:
     def __init__(self) -> None:
         self.nodes: dict[str, Body] = {}
         self.pods: dict[tuple[str, str], Body] = {}
+        self.leases: dict[str, str] = {}
+        """Node -> when its kubelet says that it renewed the lease last."""
         self.requests: list[Request] = []
         self.allow: Callable[[str, str, str], bool] | None = None
         self.answers: list[tuple[int, str]] = []
@@ -114,8 +116,9 @@ class FakeKube:
             if self.answers:
                 raise Refused(*self.answers.pop(0))
             return 201, self._review(body)
-        assert list(path[:2]) == ["api", "v1"], path
-        rest = list(path[2:])
+        core = list(path[:2]) == ["api", "v1"]
+        assert core or list(path[:3]) == ["apis", "coordination.k8s.io", "v1"], path
+        rest = list(path[2 if core else 3 :])
         namespace = rest[1] if rest[0] == "namespaces" else ""
         resource, name, sub = (rest[2:] if namespace else rest) + [""] * (
             3 - len(rest[2:] if namespace else rest)
@@ -150,6 +153,8 @@ class FakeKube:
 
     def _find(self, resource: str, namespace: str, name: str) -> Body:
         item = self.nodes.get(name) if resource == "nodes" else self.pods.get((namespace, name))
+        if resource == "leases" and namespace == "kube-node-lease" and name in self.leases:
+            item = {"kind": "Lease", "spec": {"renewTime": self.leases[name]}}
         if item is None:
             raise Refused(404, f'{resource} "{name}" not found')
         return copy.deepcopy(item)

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from lightkeeper.monitor.act.schedulers import kubernetes
 from lightkeeper.monitor.act.schedulers.base import Lost, NotDone
 from lightkeeper.monitor.act.schedulers.kubernetes import (
     KEY,
@@ -27,6 +28,7 @@ from tests.monitor.act.schedulers.conformance import (
     place_of,
 )
 from tests.monitor.act.schedulers.kube_world import NAMESPACE
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.integration  # servers on loopback, real deadlines
 
@@ -361,8 +363,8 @@ def test_without_a_fence_nothing_is_forced_and_a_person_reads_what_to_do(kube_wo
     assert not [each for each in kube_world.kube.requests if each.verb == "patch"]
     assert set(away.down) == {"lost"}  # quarantined all the same
     assert said.detail.endswith(
-        "lost is not Ready, and no gate refuses the group (or --kube-force). Once lost is known to "
-        "be off: kubectl -n train patch pod job-worker-0 --subresource=status "
+        "no kubelet answers on lost, and no gate refuses the group (or --kube-force). Once lost is "
+        "known to be off: kubectl -n train patch pod job-worker-0 --subresource=status "
         """-p '{"status":{"phase":"Failed"}}' && kubectl -n train delete pod job-worker-0 --force"""
     )
 
@@ -404,6 +406,44 @@ def test_where_a_kubelet_answers_nothing_is_forced(kube_world, away, ready):
     said = end(kube_world, place, away)
     assert (said.done, said.detail) == (True, "deleted pod train/job-worker-0")
     assert set(away.down) == {"lost"}  # nothing that runs in a pod freezes all of it
+
+
+def test_a_kubelet_that_renews_no_lease_is_lost_before_its_node_is(kube_world, away, monkeypatch):
+    monkeypatch.setattr(kubernetes, "_UNRENEWED_S", 0.3)
+    kube, place = kube_world.kube, kube_world.start("rg_1.0", "lost")
+    kube.set_ready("lost", "True")
+    kube.leases["lost"] = "2026-11-22T02:14:39.000000Z"  # its own clock, which may be wrong
+    codes = []
+
+    def look():
+        codes.append([said.code for _, said in kube_world.scheduler.ends([place], SOON_S)])
+        return codes[-1] == ["node-lost"]
+
+    wait_for(look, within_s=20, what="a lost kubelet")
+    assert codes[0] == ["runs"]
+    kube.leases["lost"] = "2026-11-22T02:14:49.000000Z"
+    assert not look()
+    assert end(kube_world, place, away).done
+    assert graces(kube_world) == [5, 0]
+
+
+@pytest.mark.parametrize("seen", ["renewed", "forbidden", "none"])
+def test_a_lease_that_is_renewed_or_cannot_be_seen_forces_nothing(
+    kube_world, away, monkeypatch, seen
+):
+    monkeypatch.setattr(kubernetes, "_UNRENEWED_S", 0.1)
+    kube, place, numbers = kube_world.kube, kube_world.start("rg_1.0", "lost"), iter(range(1000))
+    kube.set_ready("lost", "True")
+
+    def allow(verb, resource, namespace):
+        if seen == "renewed":
+            kube.leases["lost"] = str(next(numbers))
+        return resource != "leases" or seen != "forbidden"
+
+    kube.allow = allow
+    kube.leases |= {} if seen == "none" else {"lost": "0"}
+    said = end(kube_world, place, away, timeout_s=0.8)
+    assert (said.done, graces(kube_world)) == (False, [5])
 
 
 def test_a_newer_pod_of_the_name_is_never_called_failed_nor_deleted(kube_world, away, monkeypatch):
@@ -542,7 +582,9 @@ def test_ranks_of_one_pod_are_asked_for_once(kube_world):
     second = kube_world.start("rg_1.1", NODE, beside=first)
     kube_world.kube.requests.clear()
     assert len(list(kube_world.scheduler.ends([first, second], 2.0))) == 2
-    assert [request.resource for request in kube_world.kube.requests] == ["pods", "nodes"]
+    assert [request.resource for request in kube_world.kube.requests] == [
+        "pods", "nodes", "leases",
+    ]  # fmt: skip
 
 
 def test_a_certificate_that_is_not_accepted_is_said_in_a_sentence():

@@ -40,7 +40,8 @@ def granted(*names):
         namespace = binding["metadata"].get("namespace", "")
         assert role["metadata"].get("namespace", "") == namespace
         for rule in role["rules"]:
-            assert rule["apiGroups"] == [""]
+            of_leases = rule["resources"] == ["leases"]
+            assert rule["apiGroups"] == (["coordination.k8s.io"] if of_leases else [""])
             rules |= {
                 (namespace, each, verb) for each in rule["resources"] for verb in rule["verbs"]
             }
@@ -66,6 +67,7 @@ def exercise(world, scheduler):
     world.kube.lingering = True
     world.kube.set_ready(NODE, "Unknown")
     gone = world.start("rg_3.0", NODE)
+    assert [said.code for _, said in scheduler.ends([gone], SOON_S)] == ["node-lost"]
     fence = Lost(lambda: True, lambda host: None)
     outcomes += [scheduler.remove("rg_3", [gone], REASON, INCIDENT, SOON_S, lost=fence)]
     assert all(outcome.done for outcome in outcomes), outcomes
