@@ -142,7 +142,7 @@ cli: Final = Commands(
             "monitor": Ours("commands.run:monitor", "watch a job, evict the sick", "monitor"),
             "status": Ours("commands.status:status",
                            "is it training, who holds it back, what did the keeper do?"),
-            "top": Ours("commands.status:top", "the ranks, live"),
+            "top": Ours("commands.top:top", "the ranks, live"),
             "get": Commands("who is there: ranks, replica groups, hosts, runs", {"Commands": {
                 "ranks": Ours("commands.status:ranks", "every rank"),
                 "groups": Ours("commands.status:groups", "every replica group"),

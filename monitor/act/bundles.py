@@ -211,9 +211,6 @@ class BundleDir:
 
 # What a rank is asked for, and what its answers are worth.
 
-_AGO: Final = re.compile(r"\A#[^\n]{0,300}?([0-9]{1,9}(?:\.[0-9]{1,6})?) s ago")
-"""The first line that a WorkerServer puts above stacks taken earlier."""
-
 
 class PartStatus(StrEnum):
     OK = "ok"
@@ -271,8 +268,7 @@ def weigh(
 ) -> tuple[PartStatus, float | None, str | None]:
     """Judge an answer with HTTP status 200: its status as a part, content age, what is wrong."""
     if not kind.json:
-        match = _AGO.search(body[:400].decode(errors="replace"))
-        return (PartStatus.OK, None if match is None else float(match[1]), None)
+        return PartStatus.OK, None, None
     try:
         data = json.loads(body)
         answering = parse_identity(data["identity"])

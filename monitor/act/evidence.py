@@ -134,7 +134,7 @@ def _checked(part: Part, identity: Identity) -> Part:
         return part
     status, age_s, wrong = weigh(part.kind, identity, part.body)
     if status is PartStatus.OK:
-        return replace(part, age_s=age_s)
+        return part if age_s is None else replace(part, age_s=age_s)
     return replace(part, status=status, body=None, error=wrong)
 
 
@@ -371,8 +371,9 @@ class Evidence:
             status = PartStatus.TOO_LARGE if exc.too_large else status
             return Part(observation.rank, kind, status, error=exc.detail)
         whole = Part(
-            observation.rank, kind, PartStatus.OK, answer.body, self._clock.now_s(), answer.seconds
-        )
+            observation.rank, kind, PartStatus.OK, answer.body, self._clock.now_s(),
+            answer.seconds, answer.age_s,
+        )  # fmt: skip
         if answer.status == 200:
             return whole
         said = one_line(answer.body[:200].decode(errors="replace"))

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import hmac
 import json
+import re
 import resource
 import ssl
 import sys
@@ -33,6 +34,7 @@ from yarl import URL
 
 from lightkeeper.monitor.model.names import GroupName, one_line
 from lightkeeper.monitor.model.observation import NO_ANSWER, Failure
+from lightkeeper.worker_server.wire import HEADER_AGE
 
 NO_GROUP: Final = GroupName("")
 """The gate: it is asked with the monitor's own token."""
@@ -68,6 +70,7 @@ _RESOLVER_THREADS: Final = 32
 _CONNECT_SHARE: Final = 0.9
 """Share of a request's time: a later timeout is that of the answer."""
 _UNTYPED: Final = "application/octet-stream"
+_SECONDS: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 _ERRNOS: Final = {
     **dict.fromkeys((errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH), Failure.TIMEOUT),
     **dict.fromkeys(
@@ -98,6 +101,8 @@ class Answer:
     """From asking to the last byte."""
     retry_after_s: float | None = None
     """The server's Retry-After, if it is in seconds."""
+    age_s: float | None = None
+    """How old the content is, where a WorkerServer says so."""
 
     @property
     def json_object(self) -> Mapping[str, Any]:
@@ -346,13 +351,13 @@ class Fetcher:
                     response.close()
                     over = f"body over {question.max_bytes} bytes"
                     raise FetchError(Failure.GARBAGE, over, too_large=True)
-            later = response.headers.get("Retry-After", "")
             return Answer(
                 response.status,
                 bytes(body),
                 response.headers.get("Content-Type") or _UNTYPED,
                 time.monotonic() - began,
-                float(later) if later.isascii() and later.isdigit() and len(later) < 7 else None,
+                _seconds(response.headers.get("Retry-After", "")),
+                _seconds(response.headers.get(HEADER_AGE, "")),
             )
 
     def close(self) -> None:
@@ -374,6 +379,10 @@ class Fetcher:
         await asyncio.gather(*others, return_exceptions=True)
         await self._keeping.close()
         await self._closing.close()
+
+
+def _seconds(header: str) -> float | None:
+    return float(header) if _SECONDS.fullmatch(header) else None
 
 
 def _failed(exc: OSError) -> FetchError:

@@ -1,8 +1,7 @@
-"""`lightkeeper status`, `top`, `get` and `incidents`: what a running monitor sees and has seen."""
+"""`lightkeeper status`, `get` and `incidents`: what a running monitor sees and has seen."""
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -13,40 +12,43 @@ import click
 from lightkeeper.monitor.commands.ask import STATUS, Monitor, asking, show_answer
 from lightkeeper.monitor.commands.command import (
     DONE,
-    CommandError,
     F,
     Within,
     as_json,
     command,
     option,
 )
-from lightkeeper.monitor.commands.printing import show_live
-from lightkeeper.monitor.show.terminal.tables import GROUP_ORDERS, RANK_ORDERS
 
 # -- `lightkeeper get ranks`, `groups` and `hosts`: all, or those that pass the filters ------------
 
-_group: Final = option("--group", multiple=True, metavar="NAME",
+RANK_ORDERS: Final = (
+    "rank", "busy", "wait", "phase-age", "step", "commit-age", "health", "host",
+)  # fmt: skip
+"""As the monitor says them: the client loads none of what lays rows out."""
+GROUP_ORDERS: Final = ("group", "health", "step", "heartbeat", "host")
+
+of_group: Final = option("--group", multiple=True, metavar="NAME",
                        help="of this replica group; repeatable")  # fmt: skip
-_host: Final = option("--host", multiple=True, metavar="NAME", help="on this host; repeatable")
-_unhealthy: Final = option("--unhealthy", is_flag=True, flag_value=1, default=None,
+of_host: Final = option("--host", multiple=True, metavar="NAME", help="on this host; repeatable")
+unhealthy: Final = option("--unhealthy", is_flag=True, flag_value=1, default=None,
                            help="neither healthy nor waiting for others")  # fmt: skip
-_wide: Final = option("--wide", is_flag=True, flag_value=1, default=None, help="more columns")
+wide: Final = option("--wide", is_flag=True, flag_value=1, default=None, help="more columns")
 _limit: Final = option("--limit", type=Within(1, 1e7, int), metavar="N", help="show at most N")
 
 
-def _order(orders: Sequence[str], first: str) -> Callable[[F], F]:
+def sorted_by(orders: Sequence[str], first: str) -> Callable[[F], F]:
     return option("--sort", type=click.Choice(orders), default=first, metavar="ORDER",
                   help=f"one of {', '.join(orders)}; the longest, the furthest behind, the worst "
                   "first")  # fmt: skip
 
 
 @command()
-@_group
-@_host
-@_unhealthy
-@_order(RANK_ORDERS, "rank")
+@of_group
+@of_host
+@unhealthy
+@sorted_by(RANK_ORDERS, "rank")
 @_limit
-@_wide
+@wide
 @as_json
 @asking
 def ranks(*, monitor: Monitor, as_json: bool, **asked: Any) -> None:
@@ -70,10 +72,10 @@ def ranks(*, monitor: Monitor, as_json: bool, **asked: Any) -> None:
 
 
 @command()
-@_group
-@_host
-@_unhealthy
-@_order(GROUP_ORDERS, "group")
+@of_group
+@of_host
+@unhealthy
+@sorted_by(GROUP_ORDERS, "group")
 @_limit
 @as_json
 @asking
@@ -93,8 +95,8 @@ def groups(*, monitor: Monitor, as_json: bool, **asked: Any) -> None:
 
 
 @command()
-@_host
-@_unhealthy
+@of_host
+@unhealthy
 @_limit
 @as_json
 @asking
@@ -136,7 +138,7 @@ def _get(what: str, monitor: Monitor, as_json: bool, asked: Mapping[str, Any]) -
         sys.stderr.write(f"and {body['more']:,} more\n")
 
 
-# -- `status` and `top` ---------------------------------------------------------------------------
+# -- `status` -----------------------------------------------------------------------------------
 
 NOT_WELL: Final = 3
 
@@ -162,45 +164,6 @@ def status(*, monitor: Monitor, check: bool, as_json: bool) -> int:
     said = show_answer(monitor, STATUS, as_json=as_json)
     well = said["training"]["is"] in ("yes", "disturbed") and said["monitor"]["is"] == "trusted"
     return NOT_WELL if check and not well else DONE
-
-
-@command()
-@_order(RANK_ORDERS, "busy")
-@_group
-@_host
-@_unhealthy
-@_wide
-@option("--every", type=Within(0.2, 3600), default=2.0, metavar="SECONDS",
-        help="pause between two looks")  # fmt: skip
-@asking
-def top(*, monitor: Monitor, every: float, **asked: Any) -> None:
-    """The ranks, live, as top and htop show processes.
-
-    examples:
-      lightkeeper top                              who works longest for a step
-      lightkeeper top --sort phase-age             who has been in one phase for longest
-      lightkeeper top --group rg_1 --wide
-
-    It takes at most a twentieth of a core for looking: at ten thousand ranks it looks less often.
-    In a pipe: lightkeeper get ranks --sort busy --limit 20.
-
-    exit status: 0 left, 1 no monitor answers, 2 wrong arguments, or no terminal
-    """
-    if not sys.stdout.isatty():
-        raise CommandError(
-            "top needs a terminal; in a pipe: lightkeeper get ranks --sort busy --limit 20"
-        )
-    show_live(functools.partial(look_at, monitor, asked), every)
-
-
-def look_at(monitor: Monitor, asked: Mapping[str, Any], width: int, height: int) -> list[str]:
-    """The screen of `top`.
-
-    Raises:
-        CommandError: no monitor answers.
-    """
-    lines: list[str] = monitor.ask("/v1/top", **asked, width=width, height=height)["text"]
-    return lines
 
 
 # -- `lightkeeper incidents`: what went wrong, what was done, what it cost ------------------------

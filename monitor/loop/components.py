@@ -180,6 +180,11 @@ class Components:
     """None: nobody is asked what is known of hosts."""
     ends: Ends | None = None
 
+    @property
+    def in_force(self) -> KeeperConfig:
+        """The configuration now: a reload may have changed it."""
+        return self.rulebook.current.config
+
 
 # -- troubles ----------------------------------------------------------------------------------
 

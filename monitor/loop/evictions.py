@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -26,7 +26,6 @@ from lightkeeper.monitor.decide.view import (
 )
 from lightkeeper.monitor.loop.components import Components, ErrorBoundary
 from lightkeeper.monitor.metric import EVICTIONS, INCIDENTS
-from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.escalation import (
     DecidedAgain,
     HandedOver,
@@ -152,15 +151,9 @@ def count_incidents(
 
 
 class Acting:
-    def __init__(
-        self,
-        components: Components,
-        errors: ErrorBoundary,
-        config: Callable[[], KeeperConfig],
-    ) -> None:
+    def __init__(self, components: Components, errors: ErrorBoundary) -> None:
         self._components = components
         self._errors = errors
-        self._config = config
         self.recent = RecentIncidents(Remembered())
         """Those of the store after a takeover."""
         self._hosts_known = False
@@ -206,7 +199,11 @@ class Acting:
     def _warn_of_one_host(self, snapshot: Snapshot) -> None:
         """Warn once, before any eviction, that a job on one host may lose that host."""
         seen = snapshot.lighthouse
-        if self._hosts_known or self._config().observe or not isinstance(seen, LighthouseView):
+        if (
+            self._hosts_known
+            or self._components.in_force.observe
+            or not isinstance(seen, LighthouseView)
+        ):
             return
         groups = {seen.identity.group for seen in snapshot.observations}
         if len(groups) < 2 or len(groups) < len(seen.members):
@@ -257,7 +254,7 @@ class Acting:
 
     def _review(self, snapshot: Snapshot) -> None:
         """Review evictions not handed over: another monitor left them, or the disk failed."""
-        config = self._config()
+        config = self._components.in_force
         times_s = (config.eviction_deadline_s, config.eviction_ack_s)
         for eviction in self._evictions.all():
             incident = self.recent.get(eviction.incident_id)
@@ -337,7 +334,7 @@ class Acting:
             taken_up=False,
             reason=reason,
             author=author,
-            manner=EndManner("", self._config().gentle_end_s, grace_s=5.0),
+            manner=EndManner("", self._components.in_force.gentle_end_s, grace_s=5.0),
             lost={each.host: False for each in lapsed or self._unseen(group, view.snapshot)},
             accused=lapsed,
         )

@@ -33,7 +33,6 @@ from lightkeeper.monitor.loop.components import (
 )
 from lightkeeper.monitor.loop.evictions import Acting
 from lightkeeper.monitor.metric import HEALTH, TICK_BUCKETS
-from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Fence, Remembered
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName
 from lightkeeper.monitor.model.observation import (
@@ -288,7 +287,7 @@ class Keeper:
         self._errors = ErrorBoundary(components.metrics)
         self._ticks, self._lateness = TICKS.on(components.metrics), LATENESS.on(components.metrics)
         self._observing = Observing(components)
-        self._acting = Acting(components, self._errors, lambda: self._config)
+        self._acting = Acting(components, self._errors)
         self._leadership = Leadership(components, self._show_stored)
         self._tempos = TempoBook()
         self._trend = TrendBook()
@@ -303,11 +302,6 @@ class Keeper:
         """Cleared while a tick decides, acts and shows. Heavy work in another thread of this
         interpreter waits for it, for a limited time."""
         self.idle.set()
-
-    @property
-    def _config(self) -> KeeperConfig:
-        """The configuration in force: a reload may have changed it."""
-        return self._components.rulebook.current.config
 
     @property
     def view(self) -> View | None:
@@ -507,7 +501,7 @@ class Keeper:
         self._view = View(
             snapshot=snapshot,
             result=result,
-            observe=self._config.observe,
+            observe=self._components.in_force.observe,
             rules=components.rulebook.current,
             incidents=incidents,
             decisions=self._acting.recent.decisions(),

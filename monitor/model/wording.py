@@ -113,7 +113,7 @@ class Face:
 
     says: str
     """The verdict's sentence; if it is older than this tick, how long the fault has lasted by
-    now."""
+    now; that it is over."""
     next: str
     """What is done, why nothing is, or how it ended; what a person can do. Empty: not known yet."""
 
@@ -133,7 +133,8 @@ def face_of(incident: Incident, rows: Sequence[Decision], now_s: float) -> Face:
     if incident.open and freed:  # afterwards it is history
         failed = freed[-1].state == "failed"
         then.append(f"Others still wait: {freed[-1].outcome}" if failed else freed[-1].reason)
-    return Face(verdict.reason + by_now, ". ".join(filter(None, then)))
+    says = f"{'' if incident.open else 'Over: '}{verdict.reason}{by_now}"
+    return Face(says, ". ".join(filter(None, then)))
 
 
 _IN_VAIN: Final = (EvictionState.FAILED, EvictionState.ABANDONED)
@@ -142,7 +143,7 @@ _IN_VAIN: Final = (EvictionState.FAILED, EvictionState.ABANDONED)
 def _next(incident: Incident, last: Decision | None) -> str:
     match incident.state:
         case State.RESOLVED:
-            return f"It is over: {incident.resolution or 'nobody knows how'}"
+            return f"How it ended: {incident.resolution or 'nobody knows'}"
         case State.PENDING:
             return after(incident.remedy, "It is not certain yet, and nothing is done")
         case State.EVICTING:

@@ -6,10 +6,10 @@ A rank that waits stands below the one it waits for. templates/graph.html draws 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from lightkeeper.monitor.model.units import counted
+from lightkeeper.monitor.model.units import clean, counted
 from lightkeeper.monitor.model.wait_map import TOLD, WaitEdge, WaitMap, WaitNode
 from lightkeeper.monitor.model.wording import seconds
 
@@ -23,6 +23,8 @@ WITNESSES: Final = {
     TOLD: "seen before, or by flight records",
 }
 """`detect.graph.By` in words."""
+_NODES, _EDGES, _NAMES, _CHARS = 24, 96, 3, 90
+"""Ours have fewer. A bundle of somebody else's may hold any graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,9 @@ def draw_graph(waits: WaitMap | None) -> GraphDrawing | None:
     """None: there is nothing to draw."""
     if waits is None or not waits.nodes:
         return None
-    nodes, every = waits.nodes, {*range(len(waits.nodes))}
-    edges = [edge for edge in waits.edges if {edge.waiter, edge.holder} <= every]
+    nodes = [_bounded(node) for node in waits.nodes[:_NODES]]
+    every = {*range(len(nodes))}
+    edges = [edge for edge in waits.edges if {edge.waiter, edge.holder} <= every][:_EDGES]
     parents = _parents(nodes, edges)
     order, branches = list(_ordered(nodes, parents)), list(parents.values())
     waiting = {edge.waiter for edge in edges}
@@ -51,6 +54,12 @@ def draw_graph(waits: WaitMap | None) -> GraphDrawing | None:
     title = f"Who waits for whom: {counted(waits.ranks, 'rank')}"
     sentences = (*alone, *(wait_sentence(edge, nodes) for edge in edges))
     return GraphDrawing(nodes, order, branches, others, title, sentences)
+
+
+def _bounded(node: WaitNode) -> WaitNode:
+    some = (node.ranks, node.groups, node.hosts)
+    ranks, groups, hosts = (tuple(clean(n, _CHARS) for n in names[:_NAMES]) for names in some)
+    return replace(node, does=clean(node.does, _CHARS), ranks=ranks, groups=groups, hosts=hosts)
 
 
 def _parents(nodes: Sequence[WaitNode], edges: Iterable[WaitEdge]) -> dict[int, WaitEdge]:
@@ -74,7 +83,9 @@ def _ordered(nodes: Sequence[WaitNode], parents: dict[int, WaitEdge]) -> Iterato
 def wait_label(edge: WaitEdge) -> str:
     """`in a collective, 12 s`, `across groups, 8.0 s to 12 s`."""
     waited = dict.fromkeys(seconds(s) for s in (edge.least_s, edge.most_s) if s is not None)
-    return WITNESSES.get(edge.by, edge.by) + (f", {' to '.join(waited)}" if waited else "")
+    return WITNESSES.get(edge.by, clean(edge.by, _CHARS)) + (
+        f", {' to '.join(waited)}" if waited else ""
+    )
 
 
 def wait_sentence(edge: WaitEdge, nodes: Sequence[WaitNode]) -> str:

@@ -115,6 +115,14 @@ def test_whoever_publishes_has_no_more_rights_than_that_and_no_secret():
     assert not any("run" in step for step in jobs("release.yml")["pypi"]["steps"])
 
 
+def test_actions_are_pinned_by_commit_and_say_which_version_that_is():
+    used = [line for file in WORKFLOWS.glob("*.yml") for line in file.read_text().splitlines()
+            if "uses:" in line]  # fmt: skip
+    assert len(used) > 10
+    pinned = re.compile(r" +(- )?uses: [\w./-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+")
+    assert not [line for line in used if not pinned.fullmatch(line)]
+
+
 def test_all_that_is_published_is_signed():
     signed = [step["with"] for step in steps("release.yml")
               if step.get("uses", "").startswith("actions/attest-build-provenance@")]  # fmt: skip

@@ -14,7 +14,7 @@ from rich.terminal_theme import MONOKAI
 
 from lightkeeper.monitor.commands.ask import Monitor
 from lightkeeper.monitor.commands.printing import painted
-from lightkeeper.monitor.commands.status import look_at
+from lightkeeper.monitor.commands.top import look_at
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lightkeeper.monitor.commands import ask
-from lightkeeper.monitor.commands.status import look_at
+from lightkeeper.monitor.commands.top import look_at
 from lightkeeper.worker_server import doctor
 from tests.http_server import FakeServer, Handler, Hang
 from tests.monitor.commands.calling import Command

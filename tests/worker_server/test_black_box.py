@@ -121,7 +121,7 @@ def test_stacks_of_a_stopped_rank_are_taken_without_waiting_for_it(bench):
 def test_the_last_stacks_outlive_the_rank(bench):
     bench.box.stacks()
     bench.process.dead = True
-    assert "before the rank died\nmain (train.py:1)" in bench.box.stacks()
+    assert "before the rank died\nmain (train.py:1)" in bench.box.stacks().text
 
 
 def test_a_tick_follows_the_steps_so_that_a_late_scrape_misses_none(page, bench):

@@ -517,7 +517,7 @@ def test_last_words_of_a_rank_that_died_of_a_segfault(start_rank):
     assert words.process.exit_signal in ("SIGSEGV", None)
     assert "Fatal Python error: Segmentation fault" in words.ended
     assert "rank_script.py" in words.crash.text
-    assert "faulthandler, at the fatal signal" in box.stacks()
+    assert "faulthandler, at the fatal signal" in box.stacks().text
 
 
 class UnprintableError(ValueError):

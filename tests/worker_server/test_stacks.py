@@ -91,7 +91,7 @@ def test_frames_of_ours_between_those_of_a_program_are_one_line():
 def test_where_py_spy_cannot_look_the_ranks_own_stacks_are_given_with_the_reason(page, bench):
     bench.stacks.error = "py-spy failed: Permission denied"
     page.write_note(layout.NOTE_STACKS, NOTE)
-    lines = bench.box.stacks(native=True).splitlines()
+    lines = bench.box.stacks(native=True).text.splitlines()
     assert lines[0] == "# py-spy failed: Permission denied."
     assert "s ago" in lines[1]
     assert "no native frames" in lines[2]
@@ -111,7 +111,7 @@ def test_after_death_all_that_was_kept_is_given_newest_first(page, bench, tmp_pa
     crash.write_text("Fatal Python error: Aborted\n")
     os.utime(crash, (time.time() + 60,) * 2)  # else within the file clock's grain of the note
     bench.process.dead = True
-    heads = [line for line in bench.box.stacks().splitlines() if line.startswith("#")]
+    heads = [line for line in bench.box.stacks().text.splitlines() if line.startswith("#")]
     assert [head.split(",")[0] for head in heads] == [
         "# by faulthandler", "# by the rank's own beat", "# by py-spy",
     ]  # fmt: skip
@@ -131,7 +131,7 @@ def test_stacks_of_a_hang_are_kept_without_pausing_the_rank(bench):
     bench.box.tick()
     assert (bench.stacks.looks, bench.stacks.calls) == (1, [])
     bench.process.dead = True
-    assert "by py-spy" in bench.box.stacks()
+    assert "by py-spy" in bench.box.stacks().text
 
 
 def test_a_rank_that_somebody_traces_is_not_attached_to(bench):

@@ -206,7 +206,7 @@ def note_uncaught() -> None:
     _looked_at = which
     if _is_the_end(value):
         _ended = True
-        _note("the main thread", value)
+        _note(layout.MAIN_THREAD, value)
 
 
 def _is_the_end(value: BaseException) -> bool:

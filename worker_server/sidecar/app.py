@@ -214,6 +214,13 @@ def _release(served: Served, _: queries.Nothing) -> Response:
     return in_json({"schema": wire.SCHEMA, **asdict(queries.ReleaseResult(ended, said))})
 
 
+def _stacks(served: Served, query: queries.Threads) -> Response:
+    taken = served.box.stacks(native=bool(query.native))
+    response = in_text(folded(taken.text))
+    response.headers[wire.HEADER_AGE] = f"{taken.age_s:.2f}"
+    return response
+
+
 def _metrics(served: Served, _: None) -> Response:
     body, content_type = metrics_page(served.registry, request.headers.get("Accept", ""))
     return Response(body, content_type=content_type)
@@ -255,8 +262,7 @@ ENDPOINTS: Final = (
              slow="records", example="?format=text"),
     Endpoint("stacks", wire.PATH_STACKS,
              "Python stacks of all threads, from outside (?native=1: with C frames)",
-             lambda served, query: in_text(folded(served.box.stacks(native=bool(query.native)))),
-             formats=TEXT, query=queries.Threads, slow="stacks",
+             _stacks, formats=TEXT, query=queries.Threads, slow="stacks",
              errors={410: "the rank is dead, and none were taken before",
                      503: "none can be had; it says what is missing"}),
     Endpoint("last_words", wire.PATH_LAST_WORDS, "how the process ended and what it said last",

@@ -386,8 +386,8 @@ class BlackBox:
         syscall = None if deaf else self._process.syscall(number)
         return StackSample(calls, look.taken.taken_s, syscall, thread)
 
-    def stacks(self, *, native: bool = False) -> str:
-        """The rank's stacks; after its death, all that were kept.
+    def stacks(self, *, native: bool = False) -> wire.Trace:
+        """The rank's stacks; after its death, all that were kept, newest first.
 
         Raises:
             SilentError: none could be taken.
@@ -404,27 +404,30 @@ class BlackBox:
                     return self._stacks_from_inside(exc, native=native)
             else:
                 self._last_stacks = taken
+                if not taken.again:
+                    return wire.Trace(taken.text, "py-spy", 0.0)
                 age_s = time.monotonic() - taken.taken_s
                 again = f"# by py-spy, {age_s:.2f} s ago, for an earlier request\n"
-                return f"{again if taken.again else ''}{taken.text}"
+                return wire.Trace(again + taken.text, "py-spy", age_s)
         return self._stacks_of_the_dead()
 
-    def _stacks_from_inside(self, why: SilentError, *, native: bool) -> str:
+    def _stacks_from_inside(self, why: SilentError, *, native: bool) -> wire.Trace:
         """What the beat wrote, for when py-spy fails."""
         note = self._page.note(layout.NOTE_STACKS, time.monotonic_ns())
         if note is None:
             raise SilentError(f"{why}. Nor did the rank write any by itself. {_WITHOUT}") from why
         text, age_s = note
         lacks = "no native frames, " if native else ""
-        return (
+        return wire.Trace(
             f"# {why}.\n"
             f"# These the rank wrote {age_s:.1f} s ago by its beat, once a second while its\n"
             f"# interpreter runs: not of this moment, {lacks}and nothing tells who was idle.\n"
-            f"{text}"
+            f"{text}",
+            "the rank's own beat",
+            age_s,
         )
 
-    def _stacks_of_the_dead(self) -> str:
-        """All that is left, newest first."""
+    def _stacks_of_the_dead(self) -> wire.Trace:
         kept, now_ns = [], time.monotonic_ns()
         if self._last_stacks is not None:
             age_s = now_ns * 1e-9 - self._last_stacks.taken_s
@@ -438,8 +441,9 @@ class BlackBox:
         if not kept:
             raise RefusalError(410, "the rank is dead and no stacks were taken before it died")
         dead_age_s = self.process().dead_age_s or 0.0
-        return "\n".join(
+        text = "\n".join(
             f"# {source}, {age_s:.1f} s ago: {max(0.0, age_s - dead_age_s):.1f} s before the rank "
             f"died\n{text.rstrip()}\n"
             for age_s, source, text in sorted(kept)
         )
+        return wire.Trace(text, "what was kept", min(kept)[0])

@@ -362,6 +362,8 @@ _SENT_AS = {
     "SIGXCPU": "as when its limit of CPU time is reached",
 }
 _FATAL_SIGNALS = frozenset({"SIGABRT", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"})
+_UNCAUGHT: Final = "uncaught in "
+_IN_MAIN: Final = _UNCAUGHT + layout.MAIN_THREAD
 _ENDED_BY_S = 60.0
 """An uncaught exception ends its process within this time, or did not end it."""
 _OOM_S = 30.0
@@ -410,7 +412,7 @@ class Remains:
             return None
         text, age_s = note
         thread, summary, traceback = (*text.split("\n", 2), "", "")[:3]
-        return summary, wire.Trace(traceback, f"uncaught in {thread}", age_s)
+        return summary, wire.Trace(traceback, _UNCAUGHT + thread, age_s)
 
     def hidden(self, since_s: float | None) -> str | None:
         """An error of the rank's own that TorchFT hid from the program, and where, if it was raised
@@ -627,7 +629,7 @@ def _raised(process: wire.Process, exception: tuple[str, wire.Trace] | None) -> 
     if exception is None:
         return None
     summary, trace = exception
-    if "the main thread" not in trace.source:
+    if trace.source != _IN_MAIN:
         return None
     lived_on_s = (trace.age_s or 0.0) - (process.dead_age_s or 0.0)
     return summary if lived_on_s < _ENDED_BY_S else None

@@ -237,9 +237,10 @@ def trust_answer(view: View, tick_age_s: float, not_ready: str = "") -> Answer:
     """Reasons to doubt the other answers."""
     doubts = [clean(doubt, 300) for doubt in (not_ready, *_doubts(view)) if doubt]
     facts: dict[str, Any] = {"doubts": doubts, "last_tick_age_s": round(tick_age_s, 3)}
-    ranks = counted(len(view.snapshot.observations), "rank")
+    count = len(view.snapshot.observations)
+    ranks = counted(count, "rank")
     if not doubts:
-        answering = f"{ranks} answering" if ranks == "1 rank" else f"all {ranks} answer"
+        answering = f"{ranks} answering" if count == 1 else f"all {ranks} answer"
         return answer_of("trusted", f"looked {age(tick_age_s)} ago, {answering}", (), **facts)
     tail = f" (and {len(doubts) - 1:,} more)" if len(doubts) > 1 else ""
     more = doubts[1:_DOUBTS]

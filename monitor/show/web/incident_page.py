@@ -82,7 +82,7 @@ _DONE: Final = {
 def _who_did(report: IncidentReport) -> str:
     account = report.account
     if account.outcome == "watched":
-        return "as said above"
+        return "this monitor watches only"
     if not account.evicted:
         rows = rulings(report.decisions)
         return f"by {plain(rows[-1].guard)}" if rows and rows[-1].guard else ""

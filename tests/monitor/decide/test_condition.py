@@ -59,7 +59,7 @@ RAISED = Ending("Raised", "RuntimeError: shape mismatch", FRAME)
 @pytest.mark.parametrize(
     ("shown", "rows", "then"),
     [
-        (hang(), (), "It is over: evicted: left the quorum"),
+        (hang(), (), "How it ended: evicted: left the quorum"),
         (hang(**OPEN), (), ""),
         (
             hang(**OPEN), (HELD,),
@@ -76,7 +76,7 @@ def test_after_the_verdicts_sentence_comes_what_happens_next(
     shown: Incident, rows: tuple[Hold, ...], then: str
 ) -> None:
     face = face_of(shown, rows, shown.last_seen_s)
-    assert face.says == shown.verdict.reason
+    assert face.says == ("" if shown.open else "Over: ") + shown.verdict.reason
     assert face.next.startswith(then) if then else face.next == ""
 
 
@@ -94,7 +94,7 @@ def test_who_was_released_is_said_while_it_lasts_and_does_not_hide_a_hold() -> N
 def test_a_sentence_that_is_older_than_the_tick_says_how_long_it_stands_by_now() -> None:
     open_incident = hang(**OPEN)
     assert face_of(open_incident, (), 160.0).says == f"{open_incident.verdict.reason} (60 s by now)"
-    assert face_of(hang(), (), 160.0).says == open_incident.verdict.reason
+    assert face_of(hang(), (), 160.0).says == f"Over: {open_incident.verdict.reason}"
 
 
 def test_gone_victims_are_not_counted_as_waiting() -> None:

@@ -126,6 +126,10 @@ class Bench:
         )
         self.with_components()
 
+    def close(self) -> None:
+        for part in (self.evictors, self.evidence, self.lease, self.store):
+            part.close()
+
     def with_components(self, **changes) -> None:
         if "config" in changes:
             changes["rulebook"] = standing(changes["config"])
@@ -158,10 +162,7 @@ class Bench:
 def bench(tmp_path: Path, fetcher: Fetcher, lighthouse: FakeLighthouse) -> Iterator[Bench]:
     made = Bench(tmp_path / "m.db", fetcher, lighthouse)
     yield made
-    made.evictors.close()
-    made.evidence.close()
-    made.lease.close()
-    made.store.close()
+    made.close()
 
 
 def test_one_snapshot_a_tick_sorted_by_rank_with_the_lighthouse(

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from itertools import pairwise
+from xml.etree import ElementTree
 
 import pytest
 
@@ -123,6 +124,36 @@ def test_damaged_ones_from_a_store_are_drawn_as_far_as_they_make_sense() -> None
     assert len(boxes_of(drawn(picture))) == 2
     assert draw_graph(WaitMap(1.0, (), ())) is None
     assert draw_graph(None) is None
+
+
+def test_a_huge_and_hostile_one_is_cut_and_escaped_in_a_bounded_time() -> None:
+    """As a bundle from elsewhere may bring it to `analyze --html`."""
+    ranks, evil = 10_000, "\"'><script>alert(1)</script>&\u202e\n\x1b[2J"
+    name = (evil * 10_000)[:10_000]
+    nodes = tuple(
+        WaitNode("waits" if rank else "culprit", (f"{rank}{name}", name), 1 + rank % 2, rank % 9,
+                 name, (name,) * 9, 1, (name,) * 9, 1)
+        for rank in range(ranks)
+    )  # fmt: skip
+    circles = [(rank, (rank + 1) % 24) for rank in range(ranks)]
+    crossed = [(rank % 24, rank % 7) for rank in range(ranks)]
+    edges = tuple(WaitEdge(*pair, name, 1.0, float("inf")) for pair in [*circles, *crossed] * 5)
+    began_s = time.process_time()
+    svg = drawn(draw_graph(WaitMap(1.0, nodes, edges)))
+    assert time.process_time() - began_s < 2.0
+    assert 20_000 < len(svg) < 200_000
+    assert len(boxes_of(svg)) == 24
+    assert "&lt;script&gt;" in svg
+    assert not [char for char in "\u202e\x1b" if char in svg]
+    for document in re.findall(r"<svg.*?</svg>", svg, re.DOTALL):
+        tags = {
+            element.tag.rpartition("}")[2] for element in ElementTree.fromstring(document).iter()
+        }
+        assert tags == {"svg", "title", "g", "path", "text", "a", "rect"}
+    words = re.findall(r"<li>(.*?)</li>", svg)
+    assert len(words) <= 24 + 96
+    assert max(map(len, words)) < 2_000
+    assert not [text for text in words if "<" in text]
 
 
 @pytest.mark.parametrize("make", [hang, tie, lambda: megatron(16)], ids=["hang", "tie", "megatron"])

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightkeeper.monitor.commands import status
 from lightkeeper.monitor.model.units import age
 from lightkeeper.monitor.show.terminal.tables import (
+    GROUP_ORDERS,
     RANK_ORDERS,
     Column,
     RowsAsked,
@@ -147,3 +149,7 @@ def test_ages_are_one_word(seconds: float | None, text: str) -> None:
 def test_every_order_sorts_every_rank() -> None:
     for order in RANK_ORDERS:
         assert len(RowsAsked(sort=order).among(RANKS)) == len(RANKS)
+
+
+def test_the_command_line_offers_these_orders() -> None:
+    assert (status.RANK_ORDERS, status.GROUP_ORDERS) == (RANK_ORDERS, GROUP_ORDERS)

@@ -248,6 +248,8 @@ STEPS_LAST_WORD: Final = STEPS_SPENT_WORD + MAX_PHASES
 # -- notes: texts that the rank leaves ---------------------------------------------------------
 NOTE_STACKS: Final = 0
 NOTE_EXCEPTION: Final = 1
+"""The thread, what it raised in one line, the traceback."""
+MAIN_THREAD: Final = "the main thread"
 NOTE_FORMING: Final = 2
 """The process group that is being created, as JSON; empty: none."""
 NOTE_HIDDEN: Final = 3
