@@ -1,4 +1,4 @@
-"""`python -m tests.docs.house`: draws docs/images/house.svg, the rooms of the monitor on their floors.
+"""`python -m tests.docs.house`: draws docs/images/house.svg: the rooms on their floors.
 
 Floors are those of the import contract, arrows are the imports of the code: of each two rooms, but
 for those that a longer way over other rooms says too. Where rooms stand and lines run is here; a
@@ -165,14 +165,18 @@ def picture() -> str:
     level = levels()
     top = {room: TOP + FLOOR * at for room, at in level.items()}
     ground = TOP + FLOOR * (max(level.values()) + 1) - 12
+    height = ground + 120
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {height}" role="img" '
+        'aria-labelledby="t d" font-family="system-ui, sans-serif" font-size="18">'
+    )
+    stops = '<stop class="a" offset="0.3"/><stop class="b" offset="0.9"/>'
     return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {ground + 120}" role="img" '
-        'aria-labelledby="t d" font-family="system-ui, sans-serif" font-size="18">',
+        head,
         f'  <title id="t">The house of the monitor</title><desc id="d">{_SAYS}</desc>',
         f"  <style>{_STYLE}\n  </style>",
-        f'  <defs>{_TIPS}<linearGradient id="both"><stop class="a" offset="0.3"/>'
-        '<stop class="b" offset="0.9"/></linearGradient></defs>',
-        f'  <rect class="card" width="{WIDE}" height="{ground + 120}" rx="10"/>',
+        f'  <defs>{_TIPS}<linearGradient id="both">{stops}</linearGradient></defs>',
+        f'  <rect class="card" width="{WIDE}" height="{height}" rx="10"/>',
         *_walls(ground, max(level.values())),
         *(_line(pair, at, top, ground) for pair, at in sorted(LINES.items(), key=_loud)),
         *(_room(room, place, top[room]) for room, place in ROOMS.items()),
