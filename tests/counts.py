@@ -234,19 +234,20 @@ def incident_to_page(*, http: bool) -> list[str]:
     from tests.monitor.show.test_incident_page import scene
 
     fleet, fetcher = FakeFleet(), Fetcher()
-    client = app_client(fleet.add(), fetcher, view=lambda: scene(hang()),
-                        stacks=lambda _: BundleStacks())  # fmt: skip
 
-    def walk() -> None:
+    def way() -> Callable[[], object]:
+        """With its own view: none has a page yet."""
+        view = scene(hang())
+        client = app_client(fleet.add(), fetcher, view=lambda: view,
+                            stacks=lambda _: BundleStacks())  # fmt: skip
         if http:
-            assert client.get("/incidents/inc-1").status_code == 200
-        else:
-            view = scene(hang())
-            incident_page(view, view.report(view.incidents[0]), BundleStacks(), "http://monitor")
+            return lambda: client.get("/incidents/inc-1").get_data()
+        report = view.report
+        return lambda: incident_page(view, report(view.incidents[0]), BundleStacks(), "http://m")
 
     try:
-        walk()
-        return Road().walked(walk)
+        way()()
+        return Road().walked(way())
     finally:
         fleet.close()
         fetcher.close()

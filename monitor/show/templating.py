@@ -5,12 +5,16 @@ A page's template extends document.html. An undefined name in a template is an e
 
 from __future__ import annotations
 
+import gzip
 import shlex
 import textwrap
 from collections.abc import Callable, Iterable
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
+from hashlib import sha1
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
@@ -31,12 +35,37 @@ from lightkeeper.monitor.model.units import (
     whole,
 )
 from lightkeeper.monitor.show.graph_svg import wait_label, wait_sentence
-from lightkeeper.monitor.show.wording import LOOKS, doing, path_of, pause_line
+from lightkeeper.monitor.show.wording import LOOKS, doing, pause_line
 
 _FOLDERS: Final = [Path(__file__).with_name(name) for name in ("templates", "web")]
 """Templates, and the style sheets that a report carries along."""
 _SHORT: Final = 24
 _SHORT_MARKUP: Final = 18
+
+
+@dataclass(frozen=True)  # no slots: a cached property needs `__dict__`
+class Page:
+    """As it is sent. A browser need not fetch the one it has, and may get it compressed."""
+
+    text: str
+    status: int = 200
+
+    @cached_property
+    def html(self) -> bytes:
+        return self.text.encode(errors="replace")
+
+    @cached_property
+    def tag(self) -> str:
+        return sha1(self.html, usedforsecurity=False).hexdigest()
+
+    @cached_property
+    def compressed(self) -> bytes:
+        return gzip.compress(self.html, 1)
+
+
+def path_of(kind: str, name: str) -> str:
+    """`/groups/rg_1`."""
+    return f"/{kind}/{quote(name, safe='', errors='replace')}"
 
 
 def harmless(value: object) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
 from lightkeeper.monitor.model.units import span, utc
 
@@ -29,11 +28,6 @@ def pause_line(pause: Mapping[str, Any]) -> str:
 def doing(step: StepState | None) -> str:
     """`forward for 12 s`."""
     return "" if step is None else f"{step.phase} for {span(step.phase_age_s)}"
-
-
-def path_of(kind: str, name: str) -> str:
-    """`/groups/rg_1`."""
-    return f"/{kind}/{quote(name, safe='', errors='replace')}"
 
 
 # -- The state of every rank, with its own shape beside its colour. Pure ---------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from lightkeeper.monitor.show.web.pages import Page
+from lightkeeper.monitor.show.templating import Page
 
 _VOID = {"br", "hr", "img", "input", "link", "meta"}
 

@@ -29,8 +29,8 @@ from lightkeeper.monitor.model.names import GroupName, IncidentId
 from lightkeeper.monitor.model.units import clean
 from lightkeeper.monitor.model.work import WorkRow
 from lightkeeper.monitor.rulebook import Rulebook
+from lightkeeper.monitor.show.templating import Page
 from lightkeeper.monitor.show.web.incident_page import BundleStacks
-from lightkeeper.monitor.show.web.pages import Page
 from lightkeeper.monitor.store.lease import LeaseStanding
 from lightkeeper.worker_server.http_server import names_us
 

@@ -9,12 +9,10 @@ cell changes only when its ranks do, so in a tick of a large fleet few cells are
 
 from __future__ import annotations
 
-import gzip
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from hashlib import sha1
 from itertools import groupby
 from typing import Any, Final
 
@@ -31,10 +29,10 @@ from lightkeeper.monitor.model.quarantine import HostRecord
 from lightkeeper.monitor.model.units import counted, natural, plain
 from lightkeeper.monitor.model.wording import Face, title_of
 from lightkeeper.monitor.show.chart_svg import pace_chart, run_chart, tempo_chart
-from lightkeeper.monitor.show.templating import macro, render
+from lightkeeper.monitor.show.templating import Page, macro, render
 from lightkeeper.monitor.show.wording import EVICTING, LOOKS, ORDER, UNKNOWN, states_of, worst
 
-# -- what pages are made from, and what they are made into ----------------------------------------
+# -- what pages are made from ----------------------------------------------------------------------
 
 FLEET: Final = "fleet"
 GROUPS: Final = "groups"
@@ -108,26 +106,6 @@ class Context:
     @property
     def view(self) -> View:
         return self.fleet.view
-
-
-@dataclass(frozen=True)  # no slots: a cached property needs `__dict__`
-class Page:
-    """As it is sent. A browser need not fetch the one it has, and may get it compressed."""
-
-    text: str
-    status: int = 200
-
-    @cached_property
-    def html(self) -> bytes:
-        return self.text.encode(errors="replace")
-
-    @cached_property
-    def tag(self) -> str:
-        return sha1(self.html, usedforsecurity=False).hexdigest()
-
-    @cached_property
-    def compressed(self) -> bytes:
-        return gzip.compress(self.html, 1)
 
 
 SOURCES: Final = ("state", "steps", "flight_recorder", "stacks", "last_words", "network")

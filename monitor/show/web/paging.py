@@ -19,7 +19,7 @@ from lightkeeper.monitor.model.eviction import Scope
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.run import RESOLUTIONS
 from lightkeeper.monitor.show.chart_svg import Chart, phase_chart
-from lightkeeper.monitor.show.templating import render, template
+from lightkeeper.monitor.show.templating import Page, path_of, render, template
 from lightkeeper.monitor.show.web.answers import (
     AppContext,
     HttpRefusal,
@@ -42,7 +42,6 @@ from lightkeeper.monitor.show.web.pages import (
     SOURCES,
     Context,
     FleetIndex,
-    Page,
     PagePlace,
     fleet_page,
     group_page,
@@ -51,7 +50,6 @@ from lightkeeper.monitor.show.web.pages import (
     runs_page,
 )
 from lightkeeper.monitor.show.web.reading import said_by, status_text
-from lightkeeper.monitor.show.wording import path_of
 from lightkeeper.worker_server.plain_text import escaped
 from lightkeeper.worker_server.wire import WireError, parse_steps
 

@@ -11,9 +11,10 @@ from functools import partial
 
 import pytest
 
+from lightkeeper.monitor.show.templating import Page
 from lightkeeper.monitor.show.web import answers as making
 from lightkeeper.monitor.show.web.answers import Latest, dump
-from lightkeeper.monitor.show.web.pages import FLEET, Context, FleetIndex, Page, PagePlace
+from lightkeeper.monitor.show.web.pages import FLEET, Context, FleetIndex, PagePlace
 from lightkeeper.monitor.show.web.paging import make
 from tests.page.views import crowd
 
