@@ -102,7 +102,8 @@ def of_versions() -> Iterator[DoctorFinding]:
     for name, tried in _TRIED.items():
         have = next(filter(None, map(_version, (name, f"{name}-nightly"))), None)
         if have is None:
-            said, do = f"no {name} beside {sys.executable}", "run it with the Python that trains"
+            said = f"no {name} beside {sys.executable}"
+            do = "run it with the Python that trains; a job without TorchFT needs no torchft"
             yield DoctorFinding("versions", UNKNOWN, said, do)
         elif have.startswith(tried):
             yield DoctorFinding("versions", OK, f"{name} {have}")

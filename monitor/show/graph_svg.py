@@ -6,7 +6,7 @@ A rank that waits stands below the one it waits for. templates/graph.html draws 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from lightkeeper.monitor.model.units import clean, counted
@@ -23,7 +23,7 @@ WITNESSES: Final = {
     TOLD: "seen before, or by flight records",
 }
 """`detect.graph.By` in words."""
-_NODES, _EDGES, _NAMES, _CHARS = 24, 96, 3, 90
+_NODES, _EDGES, _CHARS = 24, 96, 200
 """Ours have fewer. A bundle of somebody else's may hold any graph."""
 
 
@@ -43,23 +43,16 @@ def draw_graph(waits: WaitMap | None) -> GraphDrawing | None:
     """None: there is nothing to draw."""
     if waits is None or not waits.nodes:
         return None
-    nodes = [_bounded(node) for node in waits.nodes[:_NODES]]
-    every = {*range(len(nodes))}
+    nodes, every = waits.nodes[:_NODES], {*range(len(waits.nodes[:_NODES]))}
     edges = [edge for edge in waits.edges if {edge.waiter, edge.holder} <= every][:_EDGES]
     parents = _parents(nodes, edges)
     order, branches = list(_ordered(nodes, parents)), list(parents.values())
     waiting = {edge.waiter for edge in edges}
-    alone = (nodes[node].says for node in order if node not in waiting)
+    alone = (clean(nodes[node].says, _CHARS) for node in order if node not in waiting)
     others = [edge for edge in edges if edge not in branches]
     title = f"Who waits for whom: {counted(waits.ranks, 'rank')}"
     sentences = (*alone, *(wait_sentence(edge, nodes) for edge in edges))
     return GraphDrawing(nodes, order, branches, others, title, sentences)
-
-
-def _bounded(node: WaitNode) -> WaitNode:
-    some = (node.ranks, node.groups, node.hosts)
-    ranks, groups, hosts = (tuple(clean(n, _CHARS) for n in names[:_NAMES]) for names in some)
-    return replace(node, does=clean(node.does, _CHARS), ranks=ranks, groups=groups, hosts=hosts)
 
 
 def _parents(nodes: Sequence[WaitNode], edges: Iterable[WaitEdge]) -> dict[int, WaitEdge]:
@@ -89,5 +82,6 @@ def wait_label(edge: WaitEdge) -> str:
 
 
 def wait_sentence(edge: WaitEdge, nodes: Sequence[WaitNode]) -> str:
-    waiter, verb = nodes[edge.waiter], "waits" if nodes[edge.waiter].count == 1 else "wait"
-    return f"{waiter.name} {verb} for {nodes[edge.holder].name}: {wait_label(edge)}"
+    waiter, holder = (clean(nodes[node].name, _CHARS) for node in (edge.waiter, edge.holder))
+    verb = "waits" if nodes[edge.waiter].count == 1 else "wait"
+    return f"{waiter} {verb} for {holder}: {wait_label(edge)}"

@@ -25,7 +25,7 @@ import numpy as np
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident, incident_from_json, incident_to_json
 from lightkeeper.monitor.model.plain import to_plain
-from lightkeeper.monitor.model.units import clean, counted, sentence, time_of_rank
+from lightkeeper.monitor.model.units import clean, counted, sentence, time_of_rank, utc
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.monitor.model.wait_map import WaitEdge, WaitMap, WaitNode, WaitPart
 from lightkeeper.monitor.model.wording import listed, plural, who
@@ -401,7 +401,7 @@ def _monitor_verdict(job: Job, analysis: Analysis, bundle: Bundle | None) -> Mon
     number = {name: rank for rank, name in job.names.items()}
     records_of = "no flight record was to be had"
     if bundle.moment is not None:
-        records_of = f"{bundle.moment.name}, {time_of_rank(int(bundle.moment.began_s * 1e9))} UTC"
+        records_of = f"{bundle.moment.name}, {utc(bundle.moment.began_s)}"
     suspects = sorted(number[name] for name in incident.suspects if name in number)
     named = {job.name(rank) for rank in analysis.culprits}
     sure, agreement = incident.verdict.confidence is not Confidence.UNSURE, "other"

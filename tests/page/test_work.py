@@ -80,8 +80,11 @@ def says(page, text: str) -> None:
 def test_by_keyboard_alone_from_the_page_to_resolved(size, scheme, worked, opened) -> None:
     width, height = size
     monitor = worked()
-    url = f"{monitor.url}/incidents/{ID}"
-    page = opened.open(url, width=width, height=height, scheme=scheme)
+    page = opened.open(monitor.url, width=width, height=height, scheme=scheme)
+    live(page)
+    to(page, "Open the incident")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/incidents/{ID}")
     live(page)
     assert "not acknowledged" in page.inner_text("#work")
     act(page, "Acknowledge", reason="looking", author="ann", token=TOKEN)
@@ -217,11 +220,13 @@ def test_pages_of_64_ranks_stay_below_200_kb(worked, opened) -> None:
     big = replace(FIRING, verdict=replace(FIRING.verdict, victims=victims))
     shown = replace(fleet, incidents=(big,), bundles={ID: BundleView(2048, 1.0)})
     monitor = worked(shown=shown)
-    for path in (f"/incidents/{ID}", "/incidents", "/", "/?by=host"):
+    others = ("/groups/rg_1", "/hosts/node-rg_1-0", "/ranks/rg_1.0", "/runs", "/runbooks")
+    for path in (f"/incidents/{ID}", "/incidents", "/", "/?by=host", *others):
         page, answers = opened.open("about:blank"), []
         page.on("response", lambda answer, answers=answers: answers.append(answer))
         page.goto(monitor.url + path)
         sizes = {answer.url.removeprefix(monitor.url): len(answer.body()) for answer in answers}
+        assert all(answer.status == 200 for answer in answers)
         assert 20_000 < sum(sizes.values()) < 200_000, sizes
 
 

@@ -51,7 +51,7 @@ _REFUSED: Final = {
     Registered.WAIT: "who has the name {0.rank} is asked whether it still lives",
     Registered.TAKEN: ALOUD[Registered.TAKEN],
     Registered.OTHER_JOB: ALOUD[Registered.OTHER_JOB],
-    Registered.OVER: "it is dead, and nobody of its run lives here",
+    Registered.OVER: "its run is over here: a later one began, or all of it is dead",
     Registered.FULL: "as many ranks are registered as this monitor takes",
     Registered.HASTY: f"{{1}} brings more than {NEW_A_MINUTE:,} new ranks a minute, or than "
     f"{RANKS_MOST // 2:,} in all: try again in a minute; ranks behind a proxy better go past it",

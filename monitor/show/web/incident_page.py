@@ -86,10 +86,8 @@ def _who_did(report: IncidentReport) -> str:
     if not account.evicted:
         rows = rulings(report.decisions)
         return f"by {plain(rows[-1].guard)}" if rows and rows[-1].guard else ""
-    asked_s = report.incident.milestones.evict_asked_s
-    after = (
-        f", after {span(asked_s - report.began_s)}" if asked_s and asked_s > report.began_s else ""
-    )
+    began_s, asked_s = report.began_s, report.incident.milestones.evict_asked_s
+    after = f", after {span(asked_s - began_s)}" if asked_s and asked_s > began_s else ""
     return f"{_names(report.incident.groups)}, by {clean(account.decided_by, 80)}{after}"
 
 
@@ -189,9 +187,8 @@ def _seen(report: IncidentReport) -> Iterator[TimelineRow]:
     if incident.kind is Kind.BY_HAND:
         return
     if first_s > began_s:
-        yield TimelineRow(
-            "not seen yet", began_s, first_s, "idle", "from its beginning to first sight"
-        )
+        detail = "from its beginning to first sight"
+        yield TimelineRow("not seen yet", began_s, first_s, "idle", detail)
     until_s = firing_s if firing_s is not None else ended_s
     yield TimelineRow("first seen", first_s, until_s, "wait", "seen, and watched until it is sure")
     if firing_s is not None:
@@ -280,13 +277,8 @@ def _earlier(view: View, incident: Incident) -> Iterator[tuple[Incident, str, st
             yield other, view.account(other).outcome, ", ".join(same)
 
 
-def incident_page(
-    view: View,
-    report: IncidentReport,
-    stacks: BundleStacks | None = None,
-    base: str = "",
-    why_not: str | None = None,
-) -> str:
+def incident_page(view: View, report: IncidentReport, stacks: BundleStacks | None = None,
+                  base: str = "", why_not: str | None = None) -> str:  # fmt: skip
     """`stacks`: None if this reader may not see what ranks said; `base`: URL of the monitor;
     `why_not`: why nothing can be changed from here.
     """
