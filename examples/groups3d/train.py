@@ -62,7 +62,7 @@ class Layer(nn.Module):
 
 
 def groups_of(tensor, data, pipeline):
-    """The three groups of this rank, and who is in them: all ranks make all groups, in one order."""
+    """The three groups of this rank with their members. All ranks make all groups, in one order."""
     ranks = torch.arange(tensor * data * pipeline).view(pipeline, data, tensor)
     lines = {
         "tensor": [ranks[p, d] for p, d in product(range(pipeline), range(data))],

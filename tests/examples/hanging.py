@@ -106,7 +106,9 @@ def named(monitor: Monitor) -> dict[str, Any] | None:
 
 
 @contextmanager
-def hung_and_healed(folder: Path, command: list[str], file: Path) -> Iterator[Session]:
+def hung_and_healed(
+    folder: Path, command: list[str], file: Path, **environ: str
+) -> Iterator[Session]:
     """Run the command with `file` not coming at first; all that was seen of its ranks."""
     pipe, run_dir, text = folder / "pipe", folder / "run", file.read_bytes()
     os.mkfifo(pipe)
@@ -119,8 +121,8 @@ def hung_and_healed(folder: Path, command: list[str], file: Path) -> Iterator[Se
     job = None
     try:
         monitor.ready()
-        job = started(folder, command, name="torchrun",
-                      LIGHTKEEPER_ATTACH="1", LIGHTKEEPER_MONITOR=monitor.url)  # fmt: skip
+        given = {"LIGHTKEEPER_ATTACH": "1", "LIGHTKEEPER_MONITOR": monitor.url, **environ}
+        job = started(folder, command, name="torchrun", **given)
         incident = wait_for(lambda: named(monitor), within_s=150, what="a rank is named")
         listed = monitor.get("/v1/ranks")["ranks"]
         listed.sort(key=lambda row: row["rank"])
