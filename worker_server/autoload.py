@@ -8,15 +8,32 @@ Children of a rank (spawned DataLoader workers) inherit its variables but are no
 attaching, the request in the environment is replaced with a note that names the launcher. If an
 unknown launcher attached by mistake, its ranks see that the note names another launcher than
 theirs, and still attach.
+
+`torch.multiprocessing.spawn` and Ray make a rank of a process that has imported torch already. In
+a process that is neither a rank nor a launcher, its first `init_process_group` attaches instead,
+with the rank that the call gives, unless its backend is `fake`. Who imports that function by name
+gets ours: that comes after `import torch`. But collectives that were imported by name before the
+call are not seen (see `collectives`).
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from lightkeeper.worker_server import guarded
 
 _WISH = "LIGHTKEEPER_ATTACH"
 _DONE = "done:"
+_INIT = "init_process_group"
+"""What attached, in place of a launcher's name: whatever variables it sets later, its children are
+no ranks."""
 _fulfilled_in = 0
 """Pid of the process in which the request was fulfilled; a forked child has another."""
 
@@ -28,10 +45,65 @@ def autoload() -> None:
     from lightkeeper.worker_server.rank import identity  # noqa: PLC0415  every `import torch` comes here
 
     if identity.is_rank(os.environ, sys.orig_argv):
-        from lightkeeper.worker_server.rank.attach import attach  # noqa: PLC0415
+        _attach({})
+    elif not identity.starts_ranks(identity.program_of(sys.orig_argv)):
+        _attach_at_init()
 
-        fulfil()
-        attach()
+
+def _attach(overrides: dict[str, str], by: str = "") -> None:
+    from lightkeeper.worker_server.rank.attach import attach  # noqa: PLC0415
+
+    fulfil(by)
+    attach(overrides)
+
+
+def _attach_at_init() -> None:
+    """Replace `init_process_group` until it makes this process a rank."""
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    original = getattr(c10d, _INIT, None)
+    if original is None:
+        return  # another torch
+    signature = inspect.signature(original)
+    onward: Callable[..., Any] | None = None
+
+    @functools.wraps(original)
+    def first(*args: Any, **kwargs: Any) -> Any:
+        nonlocal onward
+        who = {} if onward else _named_by(signature, args, kwargs)
+        if who:
+            untouched = getattr(c10d, _INIT) is first
+            _exchange(first, original)
+            guarded(lambda: _attach(who, _INIT), None)
+            # what the attach has put there; unless somebody wrapped us, whose wrapper runs already
+            onward = getattr(c10d, _INIT) if untouched else original
+        return (onward or original)(*args, **kwargs)
+
+    _exchange(original, first)
+
+
+def _exchange(current: Callable[..., Any], new: Callable[..., Any]) -> None:
+    """In the modules that have it by the end of `import torch`."""
+    for name in ("", ".distributed_c10d", ".device_mesh"):
+        module = sys.modules.get(f"torch.distributed{name}")
+        if getattr(module, _INIT, None) is current:
+            setattr(module, _INIT, new)
+
+
+def _named_by(signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, str]:
+    """The variables of the rank that a call makes of this process; empty if it makes none."""
+    with suppress(TypeError, ValueError):  # wrong arguments are torch's concern
+        call = signature.bind(*args, **kwargs).arguments
+        rank, size = (
+            int(os.environ.get(name.upper(), "-1") if call.get(name, -1) == -1 else call[name])
+            for name in ("rank", "world_size")
+        )
+        if wanted() and call.get("backend") != "fake" and 0 <= rank < size:
+            who = {"RANK": str(rank), "WORLD_SIZE": str(size)}
+            url = urlsplit(call.get("init_method") or "env://")
+            if url.scheme != "env":  # where the ranks of one launch meet
+                who |= {"MASTER_ADDR": url.hostname or url.path, "MASTER_PORT": str(url.port)}
+            return who
+    return {}
 
 
 def wanted() -> bool:
@@ -39,14 +111,14 @@ def wanted() -> bool:
     wish = os.environ.get(_WISH, "")
     if wish == "1" or _fulfilled_in == os.getpid():
         return True
-    return wish.startswith(_DONE) and wish.removeprefix(_DONE) != _told_by()
+    return wish.startswith(_DONE) and wish.removeprefix(_DONE) not in (_INIT, _told_by())
 
 
-def fulfil() -> None:
+def fulfil(by: str = "") -> None:
     """Withdraw the request from future child processes."""
     global _fulfilled_in  # noqa: PLW0603  one process is one rank
     if os.environ.get(_WISH) and wanted():
-        os.environ[_WISH] = f"{_DONE}{_told_by()}"
+        os.environ[_WISH] = f"{_DONE}{by or _told_by()}"
         _fulfilled_in = os.getpid()
 
 

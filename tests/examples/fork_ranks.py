@@ -2,6 +2,7 @@
 
 `python fork_ranks.py WORLD_SIZE`, then on stdin one job a line, as JSON: the script, its arguments,
 the environment, and the file for what rank 0 prints. Answers with each rank's pid and exit status.
+With a job as its second argument it runs that one, and ends as its ranks do.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ def rank(job, number, world_size):
     runpy.run_path(job["script"], run_name="__main__")
 
 
-def main(world_size):
+def main(world_size, *jobs):
     forks.light()
-    for line in sys.stdin:
+    for line in jobs or sys.stdin:
         job, pids = json.loads(line), []
         for number in range(world_size):
             pid = os.fork()
@@ -63,8 +64,10 @@ def main(world_size):
             pids.append(pid)
         ended = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
         print(json.dumps(list(zip(pids, ended, strict=True))), flush=True)
+        if jobs:
+            sys.exit(any(ended))
     return None
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), *sys.argv[2:])

@@ -1,4 +1,4 @@
-"""A real job under torchrun of which one rank hangs, is named, and goes on to the job's end.
+"""A real job, under torchrun or another launcher: a rank hangs, is named, and goes on to the end.
 
 A file of its data is a pipe that nobody writes into: its reader hangs as one does whose file server
 is gone, and goes on when the text comes. So it is known which rank hangs, and at which step.
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.incidents import fired
 from tests.monitor.process import Monitor, environment
 from tests.ports import free_port
 from tests.waiting import wait_for
@@ -31,6 +32,8 @@ class Session:
     """What was seen of one job from outside; a list has an item for each rank."""
 
     incident: dict[str, Any]
+    names: list[str] = field(default_factory=list)
+    """Of the ranks that the monitor sees then."""
     hung: list[dict[str, Any]] = field(default_factory=list)
     """States while one rank hangs."""
     active: list[dict[str, Any]] = field(default_factory=list)
@@ -48,6 +51,8 @@ class Session:
     """Rows of /v1/steps, of the dead."""
     last_records: list[dict[str, Any]] = field(default_factory=list)
     """All collectives that the black box has of the dead: torch's as it was read last."""
+    accused: list[list[str]] = field(default_factory=list)
+    """Culprits of all incidents of the whole run that fired."""
 
 
 def ours(run_dir: Path, **more: str) -> dict[str, str]:
@@ -63,12 +68,23 @@ def torchrun(
     folder: Path, python: str, script: Path, arguments: list[str], *, name: str, **environ: str
 ) -> subprocess.Popen[bytes]:
     """Two ranks of a script; what they print is in NAME.out and NAME.err of the folder."""
+    return started(folder, by_torchrun(script, arguments, python), name=name, **environ)
+
+
+def by_torchrun(script: Path, arguments: list[str], python: str = sys.executable) -> list[str]:
+    """The command for two ranks of a script."""
+    return [python, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS),
+            "--master-port", str(free_port()), str(script), *arguments]  # fmt: skip
+
+
+def started(
+    folder: Path, command: list[str], *, name: str, **environ: str
+) -> subprocess.Popen[bytes]:
+    """A command; what it prints is in NAME.out and NAME.err of the folder."""
     with (folder / f"{name}.out").open("w") as out, (folder / f"{name}.err").open("w") as err:
         return subprocess.Popen(
-            [python, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS),
-             "--master-port", str(free_port()), str(script), *arguments],
-            env=ours(folder / "run", **environ), cwd=folder, stdout=out, stderr=err,
-        )  # fmt: skip
+            command, env=ours(folder / "run", **environ), cwd=folder, stdout=out, stderr=err
+        )
 
 
 def asked(rank: Rank, path: str) -> dict[str, Any]:
@@ -86,22 +102,15 @@ def dead(rank: Rank) -> dict[str, Any] | None:
 
 def named(monitor: Monitor) -> dict[str, Any] | None:
     """The incident that names a rank: one may fire before the second witness is read, unsure."""
-    for item in monitor.get("/v1/incidents")["incidents"]:
-        if item["culprits"] and any(line["to"] == "firing" for line in item["story"]):
-            return item
-    return None
+    incidents = fired(monitor.get("/v1/incidents")["incidents"])
+    return next((item for item in incidents if item["culprits"]), None)
 
 
 @contextmanager
 def hung_and_healed(
-    folder: Path,
-    script: Path,
-    arguments: list[str],
-    file: Path,
-    python: str = sys.executable,
-    **environ: str,
+    folder: Path, command: list[str], file: Path, **environ: str
 ) -> Iterator[Session]:
-    """Run the script on two ranks, with `file` not coming at first; all that was seen of it."""
+    """Run the command with `file` not coming at first; all that was seen of its ranks."""
     pipe, run_dir, text = folder / "pipe", folder / "run", file.read_bytes()
     os.mkfifo(pipe)
     file.unlink()
@@ -113,14 +122,13 @@ def hung_and_healed(
     job = None
     try:
         monitor.ready()
-        job = torchrun(
-            folder, python, script, arguments, name="torchrun",
-            LIGHTKEEPER_ATTACH="1", LIGHTKEEPER_MONITOR=monitor.url, **environ,
-        )  # fmt: skip
+        given = {"LIGHTKEEPER_ATTACH": "1", "LIGHTKEEPER_MONITOR": monitor.url, **environ}
+        job = started(folder, command, name="torchrun", **given)
         incident = wait_for(lambda: named(monitor), within_s=150, what="a rank is named")
         listed = monitor.get("/v1/ranks")["ranks"]
-        ranks = [Rank(row["pid"], run_dir) for row in sorted(listed, key=lambda row: row["rank"])]
-        seen = Session(incident)
+        listed.sort(key=lambda row: row["rank"])
+        ranks = [Rank(row["pid"], run_dir) for row in listed]
+        seen = Session(incident, [row["rank"] for row in listed])
         for rank in ranks:
             seen.hung.append(asked(rank, "/v1/state"))
             seen.active.append(asked(rank, "/v1/flight_recorder?active=1"))
@@ -133,6 +141,8 @@ def hung_and_healed(
             seen.ended.append(asked(rank, "/v1/last_words")["ended"])
             seen.steps.append(asked(rank, "/v1/steps")["rows"])
             seen.last_records.append(asked(rank, "/v1/flight_recorder"))
+        incidents = fired(monitor.get("/v1/incidents")["incidents"])
+        seen.accused = [item["culprits"] for item in incidents]
         yield seen
     finally:
         if job is not None:

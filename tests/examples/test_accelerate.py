@@ -14,7 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.hanging import RANKS, Session, asked, hung_and_healed, ours, torchrun
+from tests.examples.hanging import (
+    RANKS,
+    Session,
+    asked,
+    by_torchrun,
+    hung_and_healed,
+    ours,
+    torchrun,
+)
 from tests.examples.scripts import Example, same_weights, text_name, texts
 from tests.worker_server.ranks import Rank
 
@@ -49,7 +57,8 @@ def arguments(folder: Path, name: str) -> list[str]:
 def session(folder) -> Iterator[Session]:
     file = folder / "texts" / text_name(HUNG_FILE)
     given = arguments(folder, "torchrun")
-    with hung_and_healed(folder, ACCELERATE.script, given, file, PYTHON) as seen:
+    command = by_torchrun(ACCELERATE.script, given, PYTHON)
+    with hung_and_healed(folder, command, file) as seen:
         yield seen
 
 

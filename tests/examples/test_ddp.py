@@ -12,7 +12,15 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.examples.hanging import RANKS, Session, asked, dead, hung_and_healed, ours
+from tests.examples.hanging import (
+    RANKS,
+    Session,
+    asked,
+    by_torchrun,
+    dead,
+    hung_and_healed,
+    ours,
+)
 from tests.examples.scripts import Example, same_weights, text_name, texts
 from tests.ports import free_port
 from tests.waiting import wait_for
@@ -42,7 +50,7 @@ def folder(tmp_path_factory) -> Path:
 def session(folder: Path) -> Iterator[Session]:
     arguments = ["--data", str(folder / "texts"), "--save", str(folder / "torchrun.pt")]
     file = folder / "texts" / text_name(HUNG_FILE)
-    with hung_and_healed(folder, DDP.script, arguments, file) as seen:
+    with hung_and_healed(folder, by_torchrun(DDP.script, arguments), file) as seen:
         yield seen
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.hanging import RANKS, Session, hung_and_healed, torchrun
+from tests.examples.hanging import RANKS, Session, by_torchrun, hung_and_healed, torchrun
 from tests.examples.scripts import Example, same_weights, text_name, texts
 
 PYTHON = os.environ.get("LIGHTKEEPER_LIGHTNING_PYTHON", "")
@@ -51,7 +51,8 @@ def arguments(folder: Path, name: str) -> list[str]:
 def session(folder) -> Iterator[Session]:
     file = folder / "texts" / text_name(HUNG_FILE)
     given = arguments(folder, "torchrun")
-    with hung_and_healed(folder, LIGHTNING.script, given, file, PYTHON) as seen:
+    command = by_torchrun(LIGHTNING.script, given, PYTHON)
+    with hung_and_healed(folder, command, file) as seen:
         yield seen
 
 

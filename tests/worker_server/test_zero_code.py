@@ -235,6 +235,116 @@ def test_the_wish_reaches_the_ranks_and_nobody_else(wishes, name):
     assert wishes[name][1:3] == (f"{WISHES[name][2]}\n", "")
 
 
+# -- a process that becomes a rank when it calls init_process_group: torch's names without torch ---
+
+INIT = """
+import json, os, sys, types
+from pathlib import Path
+from lightkeeper.worker_server.autoload import autoload
+def init_process_group(backend=None, init_method=None, timeout=None, world_size=-1, rank=-1):
+    if backend == "fails":
+        raise RuntimeError("no such backend")
+    return [backend, world_size, rank]
+original = init_process_group
+names = ["", ".distributed_c10d", ".device_mesh"]
+modules = [types.ModuleType("torch.distributed" + name) for name in names]
+for module in modules:
+    sys.modules[module.__name__] = module
+    module.init_process_group = original
+dist = modules[0]
+sys.orig_argv = {command!r}
+autoload()
+init_process_group = dist.init_process_group
+answers = []
+{code}
+pages = [path.name.split("-")[0] for path in Path(os.environ["LIGHTKEEPER_RUN_DIR"]).glob("*.page")]
+put_back = [module.init_process_group is original for module in modules]
+print(json.dumps([answers, pages, all(put_back), any(put_back), os.environ["LIGHTKEEPER_ATTACH"]]))
+"""
+CALL = "answers.append(dist.init_process_group({}))"
+BY_CALL = CALL.format("'gloo', rank=1, world_size=2")
+FAILS_ONCE = """
+try:
+    dist.init_process_group({})
+except (RuntimeError, TypeError) as exc:
+    answers.append(type(exc).__name__)
+"""
+WRAPPED = """
+ours = dist.init_process_group
+def wrapper(*args, **kwargs):
+    return ours(*args, **kwargs)
+dist.init_process_group = modules[1].init_process_group = wrapper
+"""
+BECAME, STAYED = "done:init_process_group", "1"
+RAY = ["python", "/site-packages/ray/_private/workers/default_worker.py", "--node-ip-address=::1"]
+INITS = {
+    "the call names it": (BY_CALL, {}, PLAIN, [["gloo", 2, 1]], ["job.1"], BECAME),
+    "variables that came later name it": (
+        "os.environ.update(RANK='2', WORLD_SIZE='3')\n" + CALL.format("'gloo'"),
+        {}, PLAIN, [["gloo", -1, -1]], ["job.2"], BECAME),
+    "the call is right where a variable says otherwise": (
+        "os.environ.update(RANK='0', WORLD_SIZE='2')\n" + BY_CALL,
+        {}, PLAIN, [["gloo", 2, 1]], ["job.1"], BECAME),
+    "a worker of Ray on a node of Slurm": (
+        BY_CALL, STEP, RAY, [["gloo", 2, 1]], ["job.1"], BECAME),
+    "imported by name": ("answers.append(init_process_group('gloo', None, None, 2, 1))",
+                         {}, PLAIN, [["gloo", 2, 1]], ["job.1"], BECAME),
+    "it fails, and is called again": (
+        FAILS_ONCE.format("'fails', rank=1, world_size=2") + BY_CALL + "\n" + BY_CALL,
+        {}, PLAIN, ["RuntimeError", ["gloo", 2, 1], ["gloo", 2, 1]], ["job.1"], BECAME),
+    "wrong arguments are the callee's concern": (
+        FAILS_ONCE.format("colour=3") + BY_CALL, {}, PLAIN, ["TypeError", ["gloo", 2, 1]],
+        ["job.1"], BECAME),
+    "no rank": (CALL.format("'gloo'"), {}, PLAIN, [["gloo", -1, -1]], [], STAYED),
+    "a rank beyond its world": (
+        CALL.format("'gloo', rank=2, world_size=2"), {}, PLAIN, [["gloo", 2, 2]], [], STAYED),
+    "a size with nothing behind it": (
+        CALL.format("'fake', rank=0, world_size=64"), {}, PLAIN, [["fake", 64, 0]], [], STAYED),
+    "switched off": ("os.environ['LIGHTKEEPER'] = '0'\n" + BY_CALL, {}, PLAIN,
+                     [["gloo", 2, 1]], [], STAYED),
+    "a launcher": (BY_CALL, {}, ["python", "/bin/torchrun"], [["gloo", 2, 1]], [], STAYED),
+    "a child of such a rank": (
+        "os.environ.update(RANK='1', WORLD_SIZE='2')\n" + BY_CALL,
+        {"LIGHTKEEPER_ATTACH": BECAME}, PLAIN, [["gloo", 2, 1]], [], BECAME),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def inits(module_dir):
+    folder = module_dir / "inits"
+    folder.mkdir()
+    wrapped = (WRAPPED + BY_CALL + "\n" + BY_CALL, {}, PLAIN)
+    cases = {**{name: case[:3] for name, case in INITS.items()}, "wrapped": wrapped}
+    return run_each(
+        {
+            name: (INIT.format(command=command, code=code), {**ASKED, **environ})
+            for name, (code, environ, command) in cases.items()
+        },
+        folder,
+    )
+
+
+@pytest.mark.parametrize("name", INITS)
+def test_a_process_attaches_when_a_call_makes_it_a_rank(inits, name):
+    _, _, _, answers, pages, wish = INITS[name]
+    assert inits[name].stderr == ""
+    seen = json.loads(inits[name].stdout)
+    assert [seen[0], seen[1], seen[4]] == [answers, pages, wish]
+
+
+@pytest.mark.parametrize("name", INITS)
+def test_the_name_is_torchs_own_again_once_it_has_attached(inits, name):
+    _, _, all_back, any_back, _ = json.loads(inits[name].stdout)
+    assert all_back == any_back
+    assert any_back == (INITS[name][5] == BECAME or name in ("a launcher", "switched off"))
+
+
+def test_what_others_put_around_it_stays_and_runs_once_a_call(inits):
+    assert inits["wrapped"].stderr == ""
+    answers, pages, *_ = json.loads(inits["wrapped"].stdout)
+    assert (answers, pages) == ([["gloo", 2, 1]] * 2, ["job.1"])
+
+
 def frames_of(traceback: str) -> str:
     """Without the place in the file: the signal may come just before the sleep."""
     lines = [line for line in traceback.splitlines() if not line.startswith("    ")]

@@ -435,8 +435,9 @@ def main(words: Sequence[str]) -> int:
             return REFUSED_STATUS
     if chosen.command and _is_no_rank(chosen.command):
         say(
-            "no launcher (torchrun, srun, mpirun) makes this python a rank: it is watched only if "
-            "the script attaches; or: lightkeeper run -- python -m lightkeeper.worker_server SCRIPT"
+            "no launcher (torchrun, srun, mpirun) makes this python a rank: it is watched once it "
+            "calls init_process_group, or attaches; or: lightkeeper run -- "
+            "python -m lightkeeper.worker_server SCRIPT"
         )
     return become(chosen.command, chosen.changes) if chosen.command else 0
 

@@ -101,9 +101,11 @@ _NO_RANKS = frozenset({
     "accelerate", "accelerate-launch", "accelerate.commands.launch",
     "accelerate.commands.accelerate_cli", "deepspeed", "deepspeed.launcher.runner",
     "deepspeed.launcher.launch", "composer", "fabric", "lightning", "lightning.fabric.cli",
-    "torchft_lighthouse", "torchft.lighthouse_cli",
+    "torchft_lighthouse", "torchft.lighthouse_cli", "ray",
 })  # fmt: skip
 """Programs that import torch and run with a rank's environment, but are no ranks."""
+_BECOMES_A_RANK: Final = "default_worker.py"
+"""Ray's process for any task: it has the node's Slurm variables, and learns its rank later."""
 _DAEMONS: Final = frozenset({"mpirun", "orted", "prted", "hydra_pmi_proxy", "slurmstepd"})
 """What starts the ranks of one host for `mpirun` and `srun`."""
 
@@ -115,7 +117,9 @@ def launcher_of(environ: Mapping[str, str]) -> LauncherVariables | None:
 
 def is_rank(environ: Mapping[str, str], command: Sequence[str]) -> bool:
     """True if a process with this environment and command line (`sys.orig_argv`) is a rank."""
-    return launcher_of(environ) is not None and not starts_ranks(program_of(command))
+    program = program_of(command)
+    later = PurePath(program).name == _BECOMES_A_RANK
+    return launcher_of(environ) is not None and not later and not starts_ranks(program)
 
 
 def starts_ranks(program: str) -> bool:
