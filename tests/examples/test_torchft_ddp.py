@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
+from tests.deep import only_explored
 from tests.examples.hanging import asked, dead, named, ours
 from tests.examples.scripts import Example, same_weights, text_name, texts
 from tests.monitor.lighthouses import installations, lighthouse_process
@@ -238,6 +239,7 @@ def _asks(step: dict[str, Any]) -> bool:
     return step.get("source") == "torchft" and step.get("commits") == 0 and begun
 
 
+@only_explored  # make test: tests/worker_server/test_last_words.py has the words of bug 1
 def test_without_the_mend_the_survivor_dies_and_the_monitor_says_of_what(tmp_path) -> None:
     texts(tmp_path / "texts", STEPS * BATCH * GROUPS)
     with running(tmp_path, "after", "0") as (job, begins, _, _):

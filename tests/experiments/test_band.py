@@ -4,9 +4,14 @@ import pytest
 
 from experiments.band import judge
 from lightkeeper.trainer import status
+from tests.deep import only_explored
 from tests.trainer.fleet import Forks, lighthouse, until
 
-pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.integration,
+    only_explored,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
 
 STEPS = 70
 KILLED = {15: "rg_1", 30: "rg_0", 45: "rg_1"}

@@ -6,6 +6,7 @@ import pytest
 
 from experiments.weeks.faults import CAUSES, NOBODY, OFTEN, SHOWS, WORTHY, Fault, timeline
 from experiments.weeks.weeks import Weeks, told
+from tests.deep import only_explored
 from tests.fuzz import wire
 from tests.fuzz.games import explore
 
@@ -66,6 +67,7 @@ def test_a_host_that_goes_while_all_are_in_a_collective_across_groups_is_named()
     assert (account.right, account.wrong) == (1, [])
 
 
+@only_explored  # make test: the day above, of which much is skipped
 @pytest.mark.integration  # no processes, but 8 s of CPU
 def test_hours_that_are_skipped_change_no_verdict() -> None:
     script = [

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import requests
 
+from tests.deep import only_explored
 from tests.gate.groups import Gate, Group, Lighthouse, all_commit_more, running, torchft
 from tests.ports import free_port
 from tests.waiting import wait_for
@@ -145,7 +146,13 @@ class Service:
         self._loop.close()
 
 
-@pytest.mark.parametrize("first", ["the new one is ready", "the old one is told to end"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param("the new one is ready", marks=only_explored),
+        "the old one is told to end",
+    ],
+)
 def test_a_rollout_behind_a_service_that_lags_costs_no_step(
     rig: tuple[Lighthouse, Gate], first: str
 ) -> None:
@@ -202,7 +209,7 @@ def test_a_gate_that_must_not_follow_is_refused_and_disturbs_nobody(
 # -- killed ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("when", ["between", "during"])
+@pytest.mark.parametrize("when", [pytest.param("between", marks=only_explored), "during"])
 def test_a_gate_that_is_killed_costs_seconds_where_requests_are_asked_again(
     rig: tuple[Lighthouse, Gate], when: str
 ) -> None:
@@ -253,7 +260,15 @@ def beating(gate: Gate, replica_id: str) -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.parametrize("dies", [("gate", "lighthouse"), ("gate",), ("lighthouse",)], ids=str)
+@pytest.mark.parametrize(
+    "dies",
+    [
+        ("gate", "lighthouse"),
+        pytest.param(("gate",), marks=only_explored),
+        pytest.param(("lighthouse",), marks=only_explored),
+    ],
+    ids=str,
+)
 def test_no_quorum_id_comes_again_whoever_was_killed(dies: tuple[str, ...]) -> None:
     """Managers meet at a place named after it, which still holds the former quorum's addresses."""
     lighthouse = Lighthouse(free_port(), heartbeat_timeout_ms=300)

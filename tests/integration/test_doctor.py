@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.deep import only_explored
 from tests.integration.hosts import Host, three_hosts
 from tests.monitor.lighthouses import installations, lighthouse_process
 from tests.monitor.process import TOKEN, Monitor, environment
@@ -151,7 +152,8 @@ def test_plain_ddp_on_two_hosts(tmp_path: Path) -> None:
         launch.is_green("job.0", "job.1")
 
 
-@pytest.mark.parametrize("hosts", [1, 2])
+# make test: two hosts by plain DDP
+@pytest.mark.parametrize("hosts", [1, pytest.param(2, marks=only_explored)])
 def test_torchft(tmp_path: Path, hosts: int) -> None:
     with job(tmp_path, hosts=hosts) as launch, lighthouse_process(
         installations()["0.2.0"], tmp_path / "torchft_lighthouse", free_port(),

@@ -12,6 +12,7 @@ pytest.importorskip("torchft")
 from experiments.netlab.cases import CASES
 from experiments.netlab.lab import why_not
 from experiments.netlab.runner import run
+from tests.deep import only_explored
 
 SURVIVORS_STAND_S: Final = 20.0
 """8.7 s on a quiet machine; TorchFT alone takes 60.4."""
@@ -35,6 +36,7 @@ def test_survivors_of_a_lost_host_commit_again_and_its_rank_alone_is_named(tmp_p
     assert {group for row in record["incidents"] for group in row["evicted"]} <= {"1"}
 
 
+@only_explored  # make test: the release by itself, tests/worker_server/test_exchange.py
 def test_survivors_of_a_dead_group_do_not_wait_for_it_while_the_lighthouse_is_away(
     tmp_path: Path,
 ) -> None:
@@ -49,6 +51,8 @@ def test_survivors_of_a_dead_group_do_not_wait_for_it_while_the_lighthouse_is_aw
         assert row["pause"] < case.repair_s + SURVIVORS_STAND_S, rank
 
 
+@only_explored  # make test: a gate that is killed, tests/experiments/test_killing.py; shut
+# connections, tests/worker_server/test_dead_connections.py
 def test_the_loss_of_the_gates_host_ends_nobody_once_the_gate_is_elsewhere(tmp_path: Path) -> None:
     """Without the shut connections all groups end after 62 s, by their quorum timeout."""
     if why := why_not():

@@ -56,9 +56,21 @@ def pip(programs: Path, *words: str | Path) -> str:
     return done.stdout
 
 
+_PLAIN = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation")
+
+
 def install(programs: Path, *what: str | Path) -> None:
-    """Wheels, or `-e` and a folder."""
-    pip(programs, "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", *what)
+    """Wheels, or `-e` and a folder, by pip, as people do it."""
+    pip(programs, "install", *_PLAIN, *what)
+
+
+def unpack(programs: Path, *wheels: Path) -> None:
+    """Wheels, where the installation is not what is tested: uv takes a tenth of pip's time."""
+    uv = Path(sys.executable).with_name("uv")
+    subprocess.run(
+        [uv, "--no-cache", "pip", "install", "--python", programs / "python", *_PLAIN, *wheels],
+        cwd=programs, check=True, capture_output=True, timeout=120,
+    )  # fmt: skip
 
 
 def _needed(name: str, seen: frozenset[str] = frozenset()) -> set[str]:

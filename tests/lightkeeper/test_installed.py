@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import requests
 
+from tests.deep import only_explored
 from tests.lightkeeper.installed import (
     OURS,
     ROOT,
@@ -26,6 +27,7 @@ from tests.lightkeeper.installed import (
     install,
     pip,
     strangers,
+    unpack,
 )
 from tests.ports import free_port
 from tests.waiting import wait_for
@@ -49,7 +51,7 @@ def sides(tmp_path_factory) -> tuple[Path, ...]:
 def whole(wheel, sides, tmp_path_factory) -> Path:
     """With every extra, trainer and dashboards."""
     programs = fresh(tmp_path_factory.mktemp("whole") / "venv", extras=True)
-    install(programs, wheel, *sides)
+    unpack(programs, wheel, *sides)
     return programs
 
 
@@ -57,7 +59,7 @@ def whole(wheel, sides, tmp_path_factory) -> Path:
 def bare(wheel, tmp_path_factory) -> Path:
     """What `pip install lightkeeper` alone brings."""
     programs = fresh(tmp_path_factory.mktemp("bare") / "venv", extras=False)
-    install(programs, wheel)
+    unpack(programs, wheel)
     return programs
 
 
@@ -167,8 +169,11 @@ print(type(reporter).__name__, monitor.loop.WHOSE, trainer.loop.WHOSE)
 """
 
 
-@pytest.mark.parametrize("editable", [False, True], ids=["wheel", "editable"])
-@pytest.mark.parametrize("kind", ["a package", "a folder without __init__.py"])
+@pytest.mark.parametrize(
+    ("editable", "kind"),
+    [(False, "a package"), (False, "a folder without __init__.py"), (True, "a package")],
+    ids=["wheel", "wheel, no __init__.py", "editable"],
+)
 def test_a_users_packages_of_our_names_stay_theirs_in_a_rank(whole, tmp_path, kind, editable):
     if editable:
         whole = fresh(tmp_path / "venv", extras=True)
@@ -188,7 +193,7 @@ def test_a_users_packages_of_our_names_stay_theirs_in_a_rank(whole, tmp_path, ki
 WHOSE = "import trainer, trainer.model; print(trainer.WHOSE)"
 
 
-@pytest.mark.parametrize("kind", ["wheel", "editable"])
+@pytest.mark.parametrize("kind", ["wheel", pytest.param("editable", marks=only_explored)])
 def test_a_distribution_named_trainer_and_ours_come_and_go_without_each_other(
     wheel, tmp_path, kind
 ):
@@ -228,7 +233,7 @@ def _has(programs: Path) -> bool:
 def test_the_trainers_wheel_adds_its_folder_and_takes_only_that_away(wheel, sides, tmp_path):
     programs = fresh(tmp_path / "venv", extras=True)
     shell = Shell(programs, strangers(tmp_path / "repository"), tmp_path / "state")
-    install(programs, wheel)
+    unpack(programs, wheel)
     without = shell.run("lightkeeper", "demo", "--help")
     assert (without.returncode, without.stderr) == (
         1, "error: lightkeeper.trainer is not installed here: pip install lightkeeper-trainer\n"

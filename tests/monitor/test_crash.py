@@ -67,6 +67,6 @@ def test_at_any_point_on_sqlite(tmp_path: Path) -> None:
 
 
 def test_at_any_point_on_postgresql(tmp_path: Path, postgres: Cluster) -> None:
-    seeds = range(1001, 1001 + max(4, CRASHES // 3))
+    seeds = range(1001, 1001 + max(2, CRASHES // 3))
     for outcome in stories({n: postgres.new_database() for n in seeds}, tmp_path):
         check(outcome)

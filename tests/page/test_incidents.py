@@ -73,10 +73,13 @@ def test_pages_fit_and_are_accessible(scheme, stage, opened, stacks) -> None:
             assert_accessible(page)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(("groups", "boxes"), [(3, 3), (48, 4)], ids=["3 ranks", "384 ranks"])
+@pytest.mark.parametrize(
+    ("groups", "boxes", "scheme"),
+    [(3, 3, "light"), (48, 4, "dark")],
+    ids=["3 ranks", "384 ranks"],
+)
 def test_who_waits_for_whom_is_drawn_and_said(
-    scheme: str, groups: int, boxes: int, stage, opened
+    groups: int, boxes: int, scheme: str, stage, opened
 ) -> None:
     size = 1 if groups == 3 else 8
     shown = Simulated(SimFleet(groups, size, [at(8, stop("rg_1.0"))])).run(14)

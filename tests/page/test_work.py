@@ -20,8 +20,7 @@ pytestmark = pytest.mark.integration
 SILENCE = WorkRow(
     WorkAction.SILENCE, "bob", 1.0, text="switch", match={"kind": "dead", "host": "rack7-*"}
 )
-SIZES = [(1440, 900), (390, 844)]
-LOOKS = [(size, scheme) for size in SIZES for scheme in ("light", "dark")]
+LOOKS = [((1440, 900), "light"), ((390, 844), "dark")]
 
 
 @pytest.fixture

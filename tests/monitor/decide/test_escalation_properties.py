@@ -124,7 +124,7 @@ starts = st.sampled_from([fresh(**state, lost=lost) for state in STATES for lost
 deps = st.sampled_from([ALL, EvictionDeps()])
 
 
-LONG = settings(max_examples=100 * DEEP)
+LONG = settings(max_examples=50 * DEEP)
 
 
 class Account:

@@ -4,6 +4,7 @@ import pytest
 
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.model.config import KeeperConfig
+from tests.deep import only_explored
 from tests.monitor.fleet import (
     At,
     Drive,
@@ -69,9 +70,15 @@ class Restarted(Drive):
 @pytest.mark.parametrize(
     ("groups", "size", "options"),
     [
-        pytest.param(3, 1, {}, id="3 groups of 1"),
+        pytest.param(3, 1, {}, id="3 groups of 1", marks=only_explored),
         pytest.param(2, 2, {}, id="2 groups of 2"),
-        pytest.param(3, 1, {"source": "torchft", "across": True}, id="TorchFT tells the steps"),
+        pytest.param(
+            3,
+            1,
+            {"source": "torchft", "across": True},
+            id="TorchFT tells the steps",
+            marks=only_explored,
+        ),
         pytest.param(
             3, 1, {"source": "torchft", "across": True, "asynchronous": True}, id="DDP waits in C++"
         ),

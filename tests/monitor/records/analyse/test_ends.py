@@ -126,7 +126,7 @@ def a_past_of_one_call(n):
 )
 def test_time_grows_with_size_and_not_with_its_square(case):
     case(50)  # what is imported and compiled at the first time
-    small, large = case(300), case(2400)
+    small, large = case(200), case(1600)
     assert large < 16 * small + 0.25  # 64 times for a square
 
 
@@ -135,7 +135,7 @@ def test_a_tie_is_asked_about_so_often_that_it_ends(monkeypatch):
     """Each look goes over the rank's past; all together over so much for each entry of the job."""
     looked = []
     monkeypatch.setattr(witness, "habit", lambda calls: (looked.append(len(calls)), Habit.USUAL)[1])
-    for n in (500, 2000):
+    for n in (500, 1500):
         looked.clear()
         ties_everywhere(n)
         assert sum(looked) <= TIMES * ((1 << 18) + 16 * 4 * n + n)
