@@ -30,19 +30,8 @@ from prometheus_client.registry import Collector
 from yarl import URL
 
 from lightkeeper.gate.calls import GateCounts, Method, Stage
-from lightkeeper.gate.denylist import (
-    Denial,
-    denials_json,
-    parse_denials,
-    wire_json,
-)
-from lightkeeper.gate.listener import (
-    BACKLOG,
-    GateOptions,
-    NewClient,
-    listen,
-    raise_file_limit,
-)
+from lightkeeper.gate.denylist import Denial, denials_json, parse_denials, wire_json
+from lightkeeper.gate.listener import BACKLOG, GateOptions, NewClient, listen, raise_file_limit
 from lightkeeper.gate.overlap import Handover, Overlap, Predecessor, Successor, go_on
 from lightkeeper.gate.proxy import CLIENTS_MAX, TICK_S, NewestQuorum, Proxy
 from lightkeeper.gate.quorum_ids import QuorumIds, members_of

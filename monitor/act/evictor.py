@@ -59,12 +59,7 @@ from lightkeeper.monitor.model.eviction import (
 )
 from lightkeeper.monitor.model.names import Host, IncidentId, RankName, ReplicaId, group_of
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Unreachable
-from lightkeeper.worker_server.wire import (
-    PATH_EVICT,
-    Process,
-    StateReport,
-    printable_line,
-)
+from lightkeeper.worker_server.wire import PATH_EVICT, Process, StateReport, printable_line
 
 log = logging.getLogger(__name__)
 

@@ -42,11 +42,7 @@ from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Eviction
 from lightkeeper.monitor.model.incident import BundleView, Incident, State, incident_to_json
 from lightkeeper.monitor.model.names import IncidentId, one_line
-from lightkeeper.monitor.model.observation import (
-    Failure,
-    Observation,
-    Snapshot,
-)
+from lightkeeper.monitor.model.observation import Failure, Observation, Snapshot
 from lightkeeper.worker_server.wire import Identity
 
 log = logging.getLogger(__name__)

@@ -16,11 +16,7 @@ from urllib.parse import quote
 
 from lightkeeper.monitor.act.http import Fetcher, FetchError, Question
 from lightkeeper.monitor.model.names import ReplicaId
-from lightkeeper.monitor.model.observation import (
-    LighthouseAway,
-    LighthouseView,
-    Member,
-)
+from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Member
 
 # -- page --------------------------------------------------------------------------------------
 

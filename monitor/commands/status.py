@@ -10,14 +10,7 @@ from urllib.parse import quote
 import click
 
 from lightkeeper.monitor.commands.ask import STATUS, Monitor, asking, show_answer
-from lightkeeper.monitor.commands.command import (
-    DONE,
-    F,
-    Within,
-    as_json,
-    command,
-    option,
-)
+from lightkeeper.monitor.commands.command import DONE, F, Within, as_json, command, option
 
 # -- `lightkeeper get ranks`, `groups` and `hosts`: all, or those that pass the filters ------------
 

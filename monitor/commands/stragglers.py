@@ -10,14 +10,7 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from lightkeeper.monitor.commands.command import (
-    DONE,
-    FAILED,
-    FILE,
-    CommandError,
-    as_json,
-    command,
-)
+from lightkeeper.monitor.commands.command import DONE, FAILED, FILE, CommandError, as_json, command
 from lightkeeper.monitor.commands.offline import (
     Judging,
     Progress,
@@ -30,13 +23,7 @@ from lightkeeper.monitor.commands.offline import (
 from lightkeeper.monitor.model.units import clean, counted, sentence
 from lightkeeper.monitor.offline.slow import SlowKind, SlowReport, SlowVerdict, judge, named_ranks
 from lightkeeper.monitor.offline.timings import TableError, TimingTable, load_table
-from lightkeeper.monitor.show.report import (
-    FindingWords,
-    ReportRow,
-    ReportTable,
-    Role,
-    found_line,
-)
+from lightkeeper.monitor.show.report import FindingWords, ReportRow, ReportTable, Role, found_line
 
 
 @command(cls=Judging)

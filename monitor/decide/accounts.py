@@ -8,14 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from lightkeeper.monitor.model.eviction import (
-    KEEPER,
-    Decision,
-    Eviction,
-    Guard,
-    rulings,
-    taken_up,
-)
+from lightkeeper.monitor.model.eviction import KEEPER, Decision, Eviction, Guard, rulings, taken_up
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.verdict import Kind
 from lightkeeper.monitor.model.work import Work

@@ -18,20 +18,10 @@ from prometheus_client import CollectorRegistry
 from lightkeeper.monitor.act import quarantine as offences
 from lightkeeper.monitor.act.evictor import EvictionLog, Evidence
 from lightkeeper.monitor.decide.pipeline import TickResult
-from lightkeeper.monitor.decide.view import (
-    GroupView,
-    NotPossible,
-    RecentIncidents,
-    View,
-)
+from lightkeeper.monitor.decide.view import GroupView, NotPossible, RecentIncidents, View
 from lightkeeper.monitor.loop.components import Components, ErrorBoundary
 from lightkeeper.monitor.metric import EVICTIONS, INCIDENTS
-from lightkeeper.monitor.model.escalation import (
-    DecidedAgain,
-    HandedOver,
-    Reviewed,
-    Revoked,
-)
+from lightkeeper.monitor.model.escalation import DecidedAgain, HandedOver, Reviewed, Revoked
 from lightkeeper.monitor.model.eviction import (
     Accused,
     Decision,
@@ -44,13 +34,7 @@ from lightkeeper.monitor.model.eviction import (
     Remembered,
 )
 from lightkeeper.monitor.model.incident import Incident, State
-from lightkeeper.monitor.model.names import (
-    GroupName,
-    IncidentId,
-    RankName,
-    ReplicaId,
-    may_be_of,
-)
+from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, ReplicaId, may_be_of
 from lightkeeper.monitor.model.observation import LighthouseView, Snapshot
 from lightkeeper.monitor.model.verdict import FAULTS, Kind
 from lightkeeper.monitor.model.wording import bring_back

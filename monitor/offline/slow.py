@@ -40,12 +40,7 @@ from lightkeeper.monitor.model.cohort import (
 from lightkeeper.monitor.model.units import counted
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.monitor.model.wording import listed, plural
-from lightkeeper.monitor.offline.timings import (
-    TimeOwner,
-    TimingTable,
-    coded,
-    direction,
-)
+from lightkeeper.monitor.offline.timings import TimeOwner, TimingTable, coded, direction
 
 # -- how long each rank worked, adjusted for the load of its microbatches ----------------------
 

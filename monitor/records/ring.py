@@ -42,12 +42,7 @@ from lightkeeper.monitor.records.job import (
     Problem,
 )
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
-from lightkeeper.monitor.records.signature import (
-    POINT_TO_POINT,
-    dtype_name,
-    op_name,
-    payload_of,
-)
+from lightkeeper.monitor.records.signature import POINT_TO_POINT, dtype_name, op_name, payload_of
 from lightkeeper.worker_server.wire import ACROSS, RING_CALLS, FlightRecord, RingEntry
 
 # -- rows of one answer ------------------------------------------------------------------------

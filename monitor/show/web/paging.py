@@ -29,11 +29,7 @@ from lightkeeper.monitor.show.web.answers import (
     chosen,
     the_view,
 )
-from lightkeeper.monitor.show.web.incident_page import (
-    incident_page,
-    incident_text,
-    incidents_page,
-)
+from lightkeeper.monitor.show.web.incident_page import incident_page, incident_text, incidents_page
 from lightkeeper.monitor.show.web.pages import (
     FLEET,
     GROUPS,

@@ -10,14 +10,19 @@ from xml.etree import ElementTree
 
 import pytest
 
+from lightkeeper.monitor.detect.graph import By
 from lightkeeper.monitor.model.plain import to_plain
 from lightkeeper.monitor.model.wait_map import TOLD, WaitEdge, WaitMap, WaitNode
-from lightkeeper.monitor.show.graph_svg import GraphDrawing, draw_graph, wait_label
+from lightkeeper.monitor.show.graph_svg import WITNESSES, GraphDrawing, draw_graph, wait_label
 from lightkeeper.monitor.show.report import Report, records_map
 from lightkeeper.monitor.show.templating import template
 from tests.monitor.fleet import SimFleet, at, stop
 from tests.monitor.show.jobs import hang, healthy, megatron, tie
 from tests.page.views import Simulated
+
+
+def test_every_witness_has_words() -> None:
+    assert WITNESSES.keys() == {*By, TOLD}
 
 
 def node(name: str, depth: int, part: str = "waits", **more) -> WaitNode:
