@@ -324,18 +324,16 @@ def _waits_in(track: RankTrack) -> str:
 
 
 def hang_reason(
-    history: History,
-    roots: Sequence[RankTrack],
-    standing: Mapping[RankName, RankStanding],
-    for_s: float,
-    victims: Sequence[RankName],
-    *,
-    all_pause: bool = False,
-    doubt: str = "",
-) -> str:
+    history: History, roots: Sequence[RankTrack], standing: Mapping[RankName, RankStanding],
+    for_s: float, victims: Sequence[RankName], *, all_pause: bool = False, doubt: str = "",
+) -> str:  # fmt: skip
     """`rank rg_1.0 hangs in flush (train.py:22) for 12 s; rg_0.0 waits for it in the quorum`."""
     ranks = tuple(track.rank for track in roots)
     waiting = waits_for(history, victims, ranks)
+    unseen = [rank for rank, state in standing.items() if state is RankStanding.UNKNOWN
+              and rank not in ranks and history.tracks[rank].stall_s >= for_s / 2]  # fmt: skip
+    if unseen and not victims:  # as in DDP's backward, which C++ runs
+        waiting += f", but {listed(unseen)} {plural(unseen, 'stands', 'stand')} still as well"
     if all_pause:
         waiting = "all pause at once, so it may be the job"
     given_up = gave_up_on(history, ranks)

@@ -142,6 +142,15 @@ def ddp(size: int, *script) -> SimFleet:
     return SimFleet(1, size, script, source="optimizer", across=False)
 
 
+def test_a_peer_in_ddps_backward_is_said_to_stand_too_though_nothing_shows_that_it_waits() -> None:
+    drive = Drive(ddp(2, at(20, stop("rg_0.1"))), alter=hidden).run(40)
+    incident = drive.incident("not_entered")
+    assert incident.culprits == ("rg_0.1",)
+    assert "nobody is seen waiting for it, but rg_0.0 stands still as well" in (
+        incident.verdict.reason
+    )
+
+
 @pytest.mark.parametrize("culprit", ["rg_0.0", "rg_0.2"])
 def test_a_hang_that_no_head_shows_is_found_in_the_records_of_a_group_that_stands_still(
     culprit,
