@@ -42,7 +42,7 @@ os.environ["XDG_STATE_HOME"] = _state.name
 
 settings.register_profile(
     "lightkeeper",
-    max_examples=30 * DEEP,
+    max_examples=20 * DEEP,
     derandomize=not EXPLORES,  # and no database of what failed once
     deadline=None,  # a busy host is no defect of the code
     suppress_health_check=[HealthCheck.too_slow],

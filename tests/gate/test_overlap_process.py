@@ -58,28 +58,18 @@ def ended(old: subprocess.Popen[bytes], within_s: float = 30) -> None:
 # -- followed ----------------------------------------------------------------------------------
 
 
-def test_a_gate_that_is_followed_on_one_host_costs_no_step(rig: tuple[Lighthouse, Gate]) -> None:
-    _, gate = rig
-    gate.deny(DENIED)
-    groups = train(gate.url, step_s=0.1)
-    with running(*groups):
-        for _ in range(3):
-            ended(gate.follow())
-            all_commit_more(groups, 3)
-        assert [denial["name"] for denial in gate.view()["denied"]] == ["rg_9:a"]
-        nothing_lost(groups, longest_s=2.1)
-
-
 def test_a_gate_that_is_followed_loses_no_question_however_many_are_asked(
     rig: tuple[Lighthouse, Gate],
 ) -> None:
     """Groups without a step to train ask some hundred times a second each."""
     _, gate = rig
+    gate.deny(DENIED)
     groups = train(gate.url, step_s=0.0, retries=29)
     with running(*groups):
         for _ in range(3):
             ended(gate.follow())
             all_commit_more(groups, 20)
+        assert [denial["name"] for denial in gate.view()["denied"]] == ["rg_9:a"]
         nothing_lost(groups, longest_s=2.1)
 
 

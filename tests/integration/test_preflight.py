@@ -43,7 +43,7 @@ def test_two_hosts_meet_and_say_the_same(tmp_path: Path) -> None:
 
 
 def test_of_two_hosts_one_stays_away(tmp_path: Path) -> None:
-    words = ("--hosts", "2", "--store", f"127.0.0.1:{free_port()}", "--limit", "40")
+    words = ("--hosts", "2", "--store", f"127.0.0.1:{free_port()}", "--limit", "60")
     answer = json.loads(start("a", tmp_path, *words).communicate(timeout=100)[0])
     assert answer["hosts"] == ["a"]
     (missing,) = [check["said"] for check in answer["checks"] if check["state"] == "missing"]

@@ -473,22 +473,6 @@ def test_observe_mode_says_the_whole_eviction_that_it_held_back(options, rules) 
     assert (hold.guard, hold.would) == (Guard.OBSERVE, evict)
 
 
-def test_what_would_have_been_counts_for_what_would_be_and_for_nothing_else() -> None:
-    seen = fleet(would=(past(5.0),))
-    (hold,) = decide(KeeperConfig(observe=True), seen, [incident()])
-    assert (hold.guard, hold.would) == (Guard.COOL_DOWN, None)
-    (evict,) = decide(KeeperConfig(), seen, [incident()])
-    assert isinstance(evict, Eviction)
-
-
-def test_what_would_have_been_is_said_once_whatever_comes_after() -> None:
-    seen = fleet(would=(Eviction(IncidentId("one"), GroupName("rg_1"), None, NOW_S - 1),))
-    observed = replace(incident(), observed={GroupName("rg_1"): NOW_S - 1})
-    first = decide(KeeperConfig(observe=True), fleet(), [incident()])
-    again = decide(KeeperConfig(observe=True), seen, [observed])
-    assert again == (replace(first[0], would=None),)
-
-
 # -- two groups of one dead host -----------------------------------------------------------------
 
 

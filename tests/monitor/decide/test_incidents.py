@@ -88,10 +88,7 @@ def test_an_eviction_cut_short_by_a_restart_is_asked_again_for_the_same_incident
     assert len(after.last.incidents) == 1
 
 
-@pytest.mark.parametrize("restarts", [1, 3])
-def test_to_ask_again_after_a_restart_is_the_same_eviction_in_budget_and_cool_down(
-    restarts: int,
-) -> None:
+def test_to_ask_again_after_restarts_is_the_same_eviction_in_budget_and_cool_down() -> None:
     drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), KeeperConfig(budget_per_hour=1))
     fleet, evict = drive.fleet, drive.fleet.evict
     fleet.evictor_works = False
@@ -104,7 +101,7 @@ def test_to_ask_again_after_a_restart_is_the_same_eviction_in_budget_and_cool_do
             fleet.evictions[key] = replace(eviction, decided_s=decided_s, attempt=2)
 
     fleet.evict = go_on
-    for _ in range(restarts):
+    for _ in range(3):
         drive = restarted(drive)
         drive.fleet.evictions.clear()
         drive.run(15)

@@ -40,16 +40,6 @@ def test_a_fleet_under_observe_mode_goes_on_byte_by_byte_as_without_a_monitor(se
     assert any(hold.would for _, hold in drive.holds)
 
 
-def test_a_would_be_eviction_is_the_one_that_a_monitor_that_acts_decides() -> None:
-    def first(config: KeeperConfig):
-        drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))]), config).run(60)
-        return drive.evicts, [(at_s, hold.would) for at_s, hold in drive.holds if hold.would]
-
-    (evicts, _), (none, would) = first(KeeperConfig()), first(OBSERVE)
-    assert none == []
-    assert would == evicts
-
-
 def observed(drive: Drive) -> list[tuple[float, str]]:
     return [(at_s, hold.would.group) for at_s, hold in drive.holds if hold.would]
 
