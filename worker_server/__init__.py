@@ -10,11 +10,9 @@ with `LIGHTKEEPER_ADMISSION=refuse`, a rank that the monitor refuses exits befor
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, cast
+
+from lightkeeper.worker_server.harmless import guarded
 
 if TYPE_CHECKING:
     from lightkeeper.worker_server.rank.reporter import Reporter
@@ -23,28 +21,6 @@ if __name__ != "lightkeeper.worker_server":
     raise ImportError(f"`{__name__}` is `lightkeeper.worker_server` now", name=__name__)
 
 __all__ = ["attach"]
-
-T = TypeVar("T")
-U = TypeVar("U")
-_warned = False
-
-
-def guarded(call: Callable[[], T], otherwise: U) -> T | U:
-    """The result of `call`; `otherwise` with LIGHTKEEPER=0, and where it raises (a package that we
-    import is missing, broken or too old): one line on stderr, and training continues.
-    """
-    if os.environ.get("LIGHTKEEPER") == "0":
-        return otherwise
-    try:
-        return call()
-    except Exception as exc:  # noqa: BLE001  training continues without us
-        global _warned  # noqa: PLW0603  once is enough
-        if not _warned:
-            _warned = True
-            said = " ".join(f"{type(exc).__name__}: {exc}".split())
-            with suppress(Exception):  # a stderr that is closed, full or None
-                sys.stderr.write(f"lightkeeper is not attached: {said}\n")
-        return otherwise
 
 
 def attach(

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from lightkeeper.worker_server import guarded
+from lightkeeper.worker_server.harmless import guarded
 
 _USAGE_STATUS = 2
 _BOOT: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank", "boot")

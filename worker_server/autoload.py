@@ -27,7 +27,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from lightkeeper.worker_server import guarded
+from lightkeeper.worker_server.harmless import guarded
 
 _WISH = "LIGHTKEEPER_ATTACH"
 _DONE = "done:"

@@ -35,7 +35,7 @@ def gpt(tensor):
 
 
 def texts(folder):
-    """This data rank's, one after the other."""
+    """Texts of this data rank, one after the other."""
     group = parallel_state.get_tensor_model_parallel_group()
     first = parallel_state.get_tensor_model_parallel_src_rank()
     mine = parallel_state.get_data_parallel_rank()

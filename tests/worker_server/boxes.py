@@ -195,10 +195,10 @@ class FakeBox:
         self._note("release", quorum_id, tuple(addresses), wait_s)
         return 2, "ended 2 connections"
 
-    def stacks(self, *, native: bool = False) -> str:
+    def stacks(self, *, native: bool = False) -> wire.Trace:
         self._note("stacks", native)
         self._wait()
-        return "Thread 77: train.py:12\n"
+        return wire.Trace("Thread 77: train.py:12\n", "a test", 0.0)
 
 
 def host_report() -> wire.HostReport:

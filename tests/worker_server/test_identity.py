@@ -137,9 +137,9 @@ PYTHON = ("/usr/bin/python3", "train.py")
         pytest.param({**POD, "RANK": "0", "WORLD_SIZE": "2"}, ("python", "-u", "/bin/torchrun"),
                      False, id="torchrun-in-a-pod-of-an-operator-that-sets-rank"),
         pytest.param(SRUN, ("python", "/bin/accelerate", "launch", "x.py"), False, id="accelerate"),
-        pytest.param(SRUN, ("python", "train.py", "-m", "torchrun"), True, id="a-scripts-argument"),
+        pytest.param(SRUN, ("python", "train.py", "-m", "torchrun"), True, id="an-argument"),
         pytest.param(SRUN, ("python", "/bin/ray", "start", "--head"), False, id="ray-on-a-node"),
-        pytest.param(SRUN, ("python", "/x/workers/default_worker.py"), False, id="rays-process-yet"),
+        pytest.param(SRUN, ("python", "/x/workers/default_worker.py"), False, id="of-ray-yet"),
     ],
 )  # fmt: skip
 def test_a_rank_is_what_a_launcher_started_and_is_no_launcher(environ, command, expected):
