@@ -124,6 +124,8 @@ def gone() -> None:
             call("uninstall", RELEASE, "--namespace", RELEASE)
     kubectl("delete", "namespace", *SPACES, "--ignore-not-found", "--wait=false")
     kubectl("delete", "clusterrole,clusterrolebinding", "lightkeeper-nodes", "--ignore-not-found")
+    kubectl("delete", "role,rolebinding", "lightkeeper-leases", "--namespace", "kube-node-lease",
+            "--ignore-not-found")  # fmt: skip
     kubectl("delete", "priorityclass", "lightkeeper-control", "--ignore-not-found")
     until("both namespaces are gone",
           lambda: not set(kubectl("get", "namespaces", "-o", "name").split())
