@@ -1,4 +1,4 @@
-"""A GPT of Megatron Core in a tensor group, with its own groups, layers and schedule.
+"""A GPT of Megatron Core in a tensor group: its groups and layers. Its schedules need CUDA.
 
     torchrun --nproc-per-node 2 train.py --data FOLDER --tensor 2
 
@@ -14,7 +14,6 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 CONTEXT = 64
@@ -47,13 +46,6 @@ def texts(folder):
         yield text
 
 
-def forward_step(batches, model):
-    text = next(batches)
-    places = torch.arange(CONTEXT)[None]
-    losses = model(text[:, :-1], places, None, labels=text[:, 1:])
-    return losses, lambda losses: (losses.mean(), {"loss": losses.mean().item()})
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path, required=True)
@@ -65,23 +57,16 @@ def main():
     model = gpt(args.tensor)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     data_group = parallel_state.get_data_parallel_group()
-    batches = texts(args.data)
-    for _ in range(len(list(args.data.iterdir())) // data_group.size()):
+    places = torch.arange(CONTEXT)[None]
+    for text in texts(args.data):
         optimizer.zero_grad()
-        [shown] = get_forward_backward_func()(
-            forward_step_func=forward_step,
-            data_iterator=batches,
-            model=[model],
-            num_microbatches=1,
-            seq_length=CONTEXT,
-            micro_batch_size=1,
-            forward_only=False,
-        )
+        loss = model(text[:, :-1], places, None, labels=text[:, 1:]).mean()
+        loss.backward()
         for weight in model.parameters():
             dist.all_reduce(weight.grad, op=dist.ReduceOp.SUM, group=data_group)
         optimizer.step()
     if dist.get_rank() == 0:
-        print(f"loss {shown['loss']:.4f}", flush=True)
+        print(f"loss {loss.item():.4f}", flush=True)
     dist.destroy_process_group()
 
 
