@@ -26,7 +26,6 @@ TOGETHER: Final = {
     "trainers": (
         "tests/experiments/test_killing.py",
         "tests/trainer/test_fleet.py",
-        "tests/experiments/test_band.py",
         "tests/examples/test_torchft_ddp.py",
         "tests/examples/test_accelerate.py",
         "tests/examples/test_lightning.py",

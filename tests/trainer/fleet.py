@@ -4,7 +4,6 @@ import faulthandler
 import json
 import multiprocessing
 import os
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,7 +23,7 @@ def until(condition, what):
     return wait_for(condition, within_s=DEADLINE_S, what=what)
 
 
-def rank_process(start, group, group_rank, world_size, port, arguments, calls_file, held_s):
+def rank_process(start, group, group_rank, world_size, port, arguments, calls_file):
     """In the fork: wait for the Lighthouse's address, then be a rank."""
     lighthouse = start.recv()
     faulthandler.dump_traceback_later(DEADLINE_S)  # a test that still waits then shows why
@@ -40,12 +39,6 @@ def rank_process(start, group, group_rank, world_size, port, arguments, calls_fi
     )
     from lightkeeper.trainer import train
 
-    class Held(train.WorkStretcher):
-        def begin_work(self):
-            time.sleep(held_s.value)
-            super().begin_work()
-
-    train.WorkStretcher = Held
     reporter = FakeReporter()
     train.train(options.rank_options(arguments), reporter)
     whole = calls_file.with_suffix(".part")
@@ -77,7 +70,6 @@ class Forks:
         self._context = multiprocessing.get_context("fork")
         self._ranks = {}
         self._address = None
-        self._held_s = self._context.Value("d", 0.0)
 
     def add(self, group, world_size, *extra, life=0):
         """A group of so many ranks; a group that is to start again is added again, as `life` 1."""
@@ -90,7 +82,7 @@ class Forks:
                 target=rank_process,
                 args=(
                     theirs, group, group_rank, world_size, port,
-                    [*self._arguments, *extra], calls_file, self._held_s,
+                    [*self._arguments, *extra], calls_file,
                 ),
                 daemon=True,
             )  # fmt: skip
@@ -115,15 +107,6 @@ class Forks:
             process = self._ranks[name, life][0]
             process.kill()
             process.join()
-
-    @contextmanager
-    def slowed(self, step_s):
-        """Steps take that much longer meanwhile: who comes back finds the others still training."""
-        self._held_s.value = step_s
-        try:
-            yield
-        finally:
-            self._held_s.value = 0.0
 
     def events(self, event, rank=None):
         return [
