@@ -1,4 +1,4 @@
-"""A GPT of Megatron Core in a tensor group: its groups and layers. Its schedules need CUDA.
+"""Layers and groups of Megatron Core: a small model in a tensor group. Its GPT needs CUDA.
 
     torchrun --nproc-per-node 2 train.py --data FOLDER --tensor 2
 
@@ -11,26 +11,34 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state
-from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core import parallel_state, tensor_parallel
+from megatron.core.model_parallel_config import ModelParallelConfig
+from torch import nn
 
 CONTEXT = 64
+WIDTH = 32
 
 
-def gpt(tensor):
-    config = TransformerConfig(
-        num_layers=2,
-        hidden_size=32,
-        num_attention_heads=4,
-        tensor_model_parallel_size=tensor,
-        use_cpu_initialization=True,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
-    )
-    spec = get_gpt_layer_local_spec()
-    return GPTModel(config, spec, vocab_size=256, max_sequence_length=CONTEXT)
+class NextByte(nn.Module):
+    def __init__(self, tensor):
+        super().__init__()
+        how = {
+            "config": ModelParallelConfig(
+                tensor_model_parallel_size=tensor, use_cpu_initialization=True
+            ),
+            "init_method": nn.init.xavier_normal_,
+        }
+        column = {**how, "bias": False, "gather_output": False}
+        row = {**how, "bias": False, "input_is_parallel": True, "skip_bias_add": False}
+        self.embed = tensor_parallel.VocabParallelEmbedding(256, WIDTH, **how)
+        self.up = tensor_parallel.ColumnParallelLinear(WIDTH, 4 * WIDTH, **column)
+        self.down = tensor_parallel.RowParallelLinear(4 * WIDTH, WIDTH, **row)
+        self.head = tensor_parallel.ColumnParallelLinear(WIDTH, 256, **column)
+
+    def forward(self, text):
+        hidden = self.embed(text)
+        hidden = hidden + self.down(nn.functional.gelu(self.up(hidden)[0]))[0]
+        return self.head(hidden)[0]
 
 
 def texts(folder):
@@ -54,19 +62,18 @@ def main():
 
     dist.init_process_group("gloo")
     parallel_state.initialize_model_parallel(tensor_model_parallel_size=args.tensor)
-    model = gpt(args.tensor)
+    model = NextByte(args.tensor)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     data_group = parallel_state.get_data_parallel_group()
-    places = torch.arange(CONTEXT)[None]
     for text in texts(args.data):
         optimizer.zero_grad()
-        loss = model(text[:, :-1], places, None, labels=text[:, 1:]).mean()
-        loss.backward()
+        losses = tensor_parallel.vocab_parallel_cross_entropy(model(text[:, :-1]), text[:, 1:])
+        losses.mean().backward()
         for weight in model.parameters():
             dist.all_reduce(weight.grad, op=dist.ReduceOp.SUM, group=data_group)
         optimizer.step()
     if dist.get_rank() == 0:
-        print(f"loss {loss.item():.4f}", flush=True)
+        print(f"loss {losses.mean().item():.4f}", flush=True)
     dist.destroy_process_group()
 
 
