@@ -64,8 +64,7 @@ def test_the_slow_rank_of_a_plain_job_that_only_attached_is_named(tmp_path):
     port = free_port()
     monitor = Monitor(
         "--store", str(tmp_path / "monitor.db"), "--observe",
-        "--set", "undeclared_floor_s=5", "--set", "record_repeat_s=2", "--set", "restart_quiet_s=4",
-        "--set", "window_s=2",
+        "--set", "undeclared_floor_s=5", "--set", "record_repeat_s=4", "--set", "restart_quiet_s=4",
         port=port,
     )  # fmt: skip
     try:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import requests
 
-from lightkeeper.trainer.demo import DemoFleet, DemoLog, demo_options, start_fleet, wait_until_whole
+from experiments.band.experiment import wait, whole
+from experiments.fleet import SMALL, Fleet, Setting
 from tests.dashboards import asked, contract
 from tests.prometheus import healthy
 from tests.prometheus.server import Prometheus, example_config, prometheus
@@ -39,11 +41,11 @@ def happened(prom: Prometheus, answer: asked.PanelAnswer) -> bool:
     return answer.found is not asked.Found.REFUSED and bool(prom.query(past))
 
 
-def ask_every_panel(prom: Prometheus, fleet: DemoFleet) -> None:
+def ask_every_panel(prom: Prometheus, fleet: Fleet) -> None:
     """After a hang that a person's pause held back for a while, an eviction and a heal: each query
     of each dashboard. None fails, none was empty all the time.
     """
-    token = fleet.token_file.read_text().strip()
+    token = (fleet.folder / "token").read_text().strip()
 
     def pause(method: str) -> None:
         said = requests.request(
@@ -56,7 +58,7 @@ def ask_every_panel(prom: Prometheus, fleet: DemoFleet) -> None:
         assert said.ok, said.text
 
     pause("POST")
-    fleet.inject("hang", "rg_0.0")
+    fleet.inject([{"id": "1-hang", "kind": "hang", "rank": "rg_0.0"}])
     prom.wait_for("lightkeeper_holding > 0", within_s=60)
     pause("DELETE")
     prom.wait_for("sum(lightkeeper_evictions_total) > 0", within_s=60)
@@ -80,18 +82,18 @@ def ask_every_panel(prom: Prometheus, fleet: DemoFleet) -> None:
 
 
 def test_no_panel_is_empty_and_both_pages_hold_what_the_catalogue_says(tmp_path: Path) -> None:
-    options = demo_options(["--groups", "2", "--fault", "hang"])
-    with (
-        start_fleet(options, tmp_path) as fleet,
-        prometheus(example_config(fleet.monitor_url)) as prom,
-    ):
-        wait_until_whole(fleet, DemoLog(), 180)
-        urls = {rank["rank"]: rank["url"] for rank in fleet.monitor.snapshot()["ranks"]}
+    fleet = Fleet(Setting("3x1"), tmp_path / "fleet", trainer_options=SMALL)
+    with ExitStack() as ends:
+        ends.callback(fleet.stop)
+        fleet.start()
+        prom = ends.enter_context(prometheus(example_config(fleet.monitor_url)))
+        wait(lambda: whole(fleet), "a whole fleet")
         growing = "deriv(lightkeeper_rank_collective_enqueued[6s]) > 0"
-        prom.wait_for(f"count({growing}) == {len(urls)}", within_s=30)
+        prom.wait_for(f"count({growing}) == {len(fleet.ranks)}", within_s=30)
         healthy.assert_silent(fleet.monitor_url, tmp_path)
         ask_every_panel(prom, fleet)
-        wait_until_whole(fleet, DemoLog(), 150)
+        wait(lambda: whole(fleet), "a whole fleet again")
+        urls = {rank["rank"]: rank["url"] for rank in fleet.client().snapshot()["ranks"]}
         # nothing else than the catalogue says, and what is never left out
         pages = metric_names(fleet.monitor_url, urls["rg_1.0"])
         assert pages - contract.FAMILIES == set()
