@@ -139,7 +139,7 @@ PYTHON = ("/usr/bin/python3", "train.py")
         pytest.param(SRUN, ("python", "/bin/accelerate", "launch", "x.py"), False, id="accelerate"),
         pytest.param(SRUN, ("python", "train.py", "-m", "torchrun"), True, id="a-scripts-argument"),
         pytest.param(SRUN, ("python", "/bin/ray", "start", "--head"), False, id="ray-on-a-node"),
-        pytest.param(SRUN, ("python", "/x/workers/default_worker.py"), False, id="rays-process-yet"),
+        pytest.param(SRUN, ("python", "/x/workers/default_worker.py"), False, id="rays-worker"),
     ],
 )  # fmt: skip
 def test_a_rank_is_what_a_launcher_started_and_is_no_launcher(environ, command, expected):
