@@ -24,13 +24,17 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from lightkeeper.worker_server.harmless import guarded
 
+if TYPE_CHECKING:
+    from lightkeeper.worker_server.rank.reporter import Reporter
+
 _WISH = "LIGHTKEEPER_ATTACH"
 _DONE = "done:"
+_C10D = "torch.distributed.distributed_c10d"
 _INIT = "init_process_group"
 """What attached, in place of a launcher's name: whatever variables it sets later, its children are
 no ranks."""
@@ -51,15 +55,33 @@ def autoload() -> None:
 
 
 def _attach(overrides: dict[str, str], by: str = "") -> None:
+    from lightkeeper.worker_server.rank import identity  # noqa: PLC0415
     from lightkeeper.worker_server.rank.attach import attach  # noqa: PLC0415
 
     fulfil(by)
-    attach(overrides)
+    reporter = attach(overrides)
+    if by and identity.is_rays(sys.orig_argv):
+        _close_with_its_groups(reporter)
+
+
+def _close_with_its_groups(reporter: Reporter) -> None:
+    """Ray ends all workers with status 1, whether or not they failed. Before, it destroys their
+    groups: who dies afterwards has not failed.
+    """
+    destroy = sys.modules[_C10D].destroy_process_group
+
+    @functools.wraps(destroy)
+    def closing(group: Any = None) -> Any:
+        if group is None:
+            reporter.close()
+        return destroy(group)
+
+    _exchange("destroy_process_group", destroy, closing)
 
 
 def _attach_at_init() -> None:
     """Replace `init_process_group` until it makes this process a rank."""
-    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    c10d = sys.modules.get(_C10D)
     original = getattr(c10d, _INIT, None)
     if original is None:
         return  # another torch
@@ -72,21 +94,22 @@ def _attach_at_init() -> None:
         who = {} if onward else _named_by(signature, args, kwargs)
         if who:
             untouched = getattr(c10d, _INIT) is first
-            _exchange(first, original)
+            _exchange(_INIT, first, original)
             guarded(lambda: _attach(who, _INIT), None)
             # what the attach has put there; unless somebody wrapped us, whose wrapper runs already
             onward = getattr(c10d, _INIT) if untouched else original
         return (onward or original)(*args, **kwargs)
 
-    _exchange(original, first)
+    _exchange(_INIT, original, first)
 
 
-def _exchange(current: Callable[..., Any], new: Callable[..., Any]) -> None:
+def _exchange(name: str, current: Callable[..., Any], new: Callable[..., Any]) -> None:
     """In the modules that have it by the end of `import torch`."""
-    for name in ("", ".distributed_c10d", ".device_mesh"):
-        module = sys.modules.get(f"torch.distributed{name}")
-        if getattr(module, _INIT, None) is current:
-            setattr(module, _INIT, new)
+    for module in map(
+        sys.modules.get, (_C10D, "torch.distributed", "torch.distributed.device_mesh")
+    ):
+        if getattr(module, name, None) is current:
+            setattr(module, name, new)
 
 
 def _named_by(signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, str]:

@@ -48,6 +48,8 @@ def train(config):
         loss.backward()
         optimizer.step()
     ray.train.report({"loss": loss.item()})
+    if context.get_world_rank() == 0:
+        print(f"loss {loss.item():.4f}", flush=True)
 
 
 def main():
@@ -56,13 +58,12 @@ def main():
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--storage", default="results")
     args = parser.parse_args()
-    result = TorchTrainer(
+    TorchTrainer(
         train,
         train_loop_config={"data": args.data},
         scaling_config=ScalingConfig(num_workers=args.workers),
         run_config=RunConfig(storage_path=str(Path(args.storage).resolve())),
     ).fit()
-    print(f"loss {result.metrics['loss']:.4f}", flush=True)
 
 
 if __name__ == "__main__":

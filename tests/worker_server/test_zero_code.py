@@ -245,12 +245,15 @@ def init_process_group(backend=None, init_method=None, timeout=None, world_size=
     if backend == "fails":
         raise RuntimeError("no such backend")
     return [backend, world_size, rank]
+def destroy_process_group(group=None):
+    return group
 original = init_process_group
 names = ["", ".distributed_c10d", ".device_mesh"]
 modules = [types.ModuleType("torch.distributed" + name) for name in names]
 for module in modules:
     sys.modules[module.__name__] = module
     module.init_process_group = original
+    module.destroy_process_group = destroy_process_group
 dist = modules[0]
 sys.orig_argv = {command!r}
 autoload()
@@ -275,6 +278,11 @@ def wrapper(*args, **kwargs):
     return ours(*args, **kwargs)
 dist.init_process_group = modules[1].init_process_group = wrapper
 """
+DESTROY = """
+answers.append(dist.destroy_process_group())
+from lightkeeper.worker_server.rank.page.reader import PageReader
+answers.append(PageReader(next(Path(os.environ["LIGHTKEEPER_RUN_DIR"]).glob("*.page"))).closed)
+"""
 BECAME, STAYED = "done:init_process_group", "1"
 RAY = ["python", "/site-packages/ray/_private/workers/default_worker.py", "--node-ip-address=::1"]
 INITS = {
@@ -287,6 +295,10 @@ INITS = {
         {}, PLAIN, [["gloo", 2, 1]], ["job.1"], BECAME),
     "a worker of Ray on a node of Slurm": (
         BY_CALL, STEP, RAY, [["gloo", 2, 1]], ["job.1"], BECAME),
+    "Ray destroys its groups before it ends it": (
+        BY_CALL + DESTROY, {}, RAY, [["gloo", 2, 1], None, True], ["job.1"], BECAME),
+    "another script destroys its groups": (
+        BY_CALL + DESTROY, {}, PLAIN, [["gloo", 2, 1], None, False], ["job.1"], BECAME),
     "imported by name": ("answers.append(init_process_group('gloo', None, None, 2, 1))",
                          {}, PLAIN, [["gloo", 2, 1]], ["job.1"], BECAME),
     "it fails, and is called again": (

@@ -104,7 +104,7 @@ _NO_RANKS = frozenset({
     "torchft_lighthouse", "torchft.lighthouse_cli", "ray",
 })  # fmt: skip
 """Programs that import torch and run with a rank's environment, but are no ranks."""
-_BECOMES_A_RANK: Final = "default_worker.py"
+_RAYS_WORKER: Final = "default_worker.py"
 """Ray's process for any task: it has the node's Slurm variables, and learns its rank later."""
 _DAEMONS: Final = frozenset({"mpirun", "orted", "prted", "hydra_pmi_proxy", "slurmstepd"})
 """What starts the ranks of one host for `mpirun` and `srun`."""
@@ -117,9 +117,13 @@ def launcher_of(environ: Mapping[str, str]) -> LauncherVariables | None:
 
 def is_rank(environ: Mapping[str, str], command: Sequence[str]) -> bool:
     """True if a process with this environment and command line (`sys.orig_argv`) is a rank."""
-    program = program_of(command)
-    later = PurePath(program).name == _BECOMES_A_RANK
-    return launcher_of(environ) is not None and not later and not starts_ranks(program)
+    launched = launcher_of(environ) is not None and not starts_ranks(program_of(command))
+    return launched and not is_rays(command)
+
+
+def is_rays(command: Sequence[str]) -> bool:
+    """True in a worker process of Ray, which may become a rank later."""
+    return PurePath(program_of(command)).name == _RAYS_WORKER
 
 
 def starts_ranks(program: str) -> bool:
