@@ -116,8 +116,11 @@ class Service:
     async def _joined(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             there = await asyncio.open_connection("127.0.0.1", self._port)
-            await asyncio.gather(self._copy(reader, there[1]), self._copy(there[0], writer))
+            with contextlib.closing(there[1]):
+                await asyncio.gather(self._copy(reader, there[1]), self._copy(there[0], writer))
         except OSError:
+            pass
+        finally:  # also of a connection that is cancelled before its first byte
             writer.close()
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
