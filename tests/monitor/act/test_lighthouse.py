@@ -171,8 +171,8 @@ def test_no_page_of_the_largest_size_takes_long_to_read(part: str, before: str) 
         return time.thread_time() - began_s
 
     full = PAGE_MAX_BYTES // len(part)
-    assert min(cost_s(times) for times in (fits, fits, fits)) < 0.3
-    assert min(cost_s(full) for _ in range(3)) < 0.3
+    assert min(cost_s(times) for times in (fits, fits, fits)) < 1.0
+    assert min(cost_s(full) for _ in range(3)) < 1.0
 
 
 def test_the_largest_pages_of_real_jobs_are_read() -> None:
