@@ -28,6 +28,7 @@ TOGETHER: Final = {
         "tests/trainer/test_fleet.py",
         "tests/examples/test_torchft_ddp.py",
         "tests/examples/test_accelerate.py",
+        "tests/examples/test_frameworks.py",
         "tests/examples/test_lightning.py",
         "tests/examples/test_torchtitan.py",
     ),
@@ -59,7 +60,11 @@ TOGETHER: Final = {
     "slurm": ("tests/monitor/act/schedulers/test_real_slurm.py", "tests/examples/test_slurm.py"),
     # what starts one interpreter with torch after another comes last, when the fleets are over
     "endings": ("tests/worker_server/test_with_torch.py", "tests/worker_server/test_last_words.py"),
-    "ddp": ("tests/examples/test_ddp.py", "tests/prometheus/test_healthy.py"),
+    "ddp": (
+        "tests/examples/test_ddp.py",
+        "tests/examples/test_recipes.py",
+        "tests/prometheus/test_healthy.py",
+    ),
     "fates": ("tests/worker_server/test_matrix.py",),
     "torchft": (
         "tests/worker_server/test_torchft.py",

@@ -1,6 +1,6 @@
 """Runs a script of Ray on a cluster of this process, which waits for it on a busy machine too.
 
-`python ray_driver.py SCRIPT [ARGUMENTS ...]`, or with `-m MODULE`.
+`python ray_driver.py SCRIPT [ARGUMENTS ...]`
 """
 
 import runpy
@@ -29,9 +29,5 @@ def get_node_at_last(address, node_id):
 if __name__ == "__main__":
     services.get_node = get_node_at_last
     ray.init(include_dashboard=False, num_cpus=4, object_store_memory=100_000_000)
-    module = sys.argv[1] == "-m"
-    del sys.argv[: 2 if module else 1]
-    if module:
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-    else:
-        runpy.run_path(sys.argv[0], run_name="__main__")
+    del sys.argv[0]
+    runpy.run_path(sys.argv[0], run_name="__main__")

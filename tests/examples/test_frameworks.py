@@ -26,6 +26,7 @@ FILES = 32
 RANKS = 2
 NAMES = ["job.0", "job.1"]
 RAY_DRIVER = str(Path(__file__).with_name("ray_driver.py"))
+RAY_REPLICAS = str(Path(__file__).with_name("ray_replicas.py"))
 
 
 def python_of(framework: str) -> str:
@@ -68,9 +69,6 @@ def test_a_worker_of_ray_train_that_hangs_is_named(tmp_path) -> None:
     assert (seen.names, seen.accused, seen.status) == (NAMES, [["job.1"]], 0)
 
 
-RAYS_OWN = "ray.train.v2.examples.pytorch.torchft_linear_example"
-
-
 def test_a_replica_group_that_ray_train_restarts_is_the_same_group(tmp_path) -> None:
     """Ray's own example of TorchFT: one worker is killed, and Ray starts that group alone again."""
     python = python_of("RAY")
@@ -78,7 +76,7 @@ def test_a_replica_group_that_ray_train_restarts_is_the_same_group(tmp_path) -> 
     job = None
     try:
         monitor.ready()
-        command = [python, RAY_DRIVER, "-m", RAYS_OWN, "--num-steps", "100000"]
+        command = [python, RAY_DRIVER, RAY_REPLICAS, str(tmp_path)]
         job = started(
             tmp_path, command, name="ray",
             LIGHTKEEPER_ATTACH="1", LIGHTKEEPER_MONITOR=monitor.url,
