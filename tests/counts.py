@@ -171,12 +171,15 @@ def circle_of(imported: Mapping[str, set[str]]) -> list[str]:
 
 @dataclass
 class Road:
-    """Notes files while it is `walked`, from the call of a function to that of another one."""
+    """Notes files while it is `walked`, from the call of a function to that of another one, by the
+    thread that begins.
+    """
 
     begin: str = ""
     end: str = ""
     files: set[str] = field(default_factory=set)
     _open: bool = False
+    _thread: int = 0
 
     def walked(self, walk: Callable[[], object]) -> list[str]:
         self._open = not self.begin
@@ -195,7 +198,9 @@ class Road:
             return
         if code.co_qualname in (self.begin, self.end):
             self._open = code.co_qualname == self.begin
-        if self._open and code.co_filename.startswith(str(ROOT)):
+            self._thread = threading.get_ident()
+        elsewhere = self.begin and threading.get_ident() != self._thread
+        if self._open and not elsewhere and code.co_filename.startswith(str(ROOT)):
             path = os.path.relpath(os.path.realpath(code.co_filename), ROOT)
             if path.split(os.sep)[0] in PRODUCT and path.endswith(".py"):
                 self.files.add(path)
