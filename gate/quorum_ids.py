@@ -121,18 +121,15 @@ class QuorumIds:
         if self.number < 0:
             if self.floor and quorum.under_way:
                 self.offset = max(0, self.floor + 1 - quorum.number)
-        elif self._anew(quorum):
+        elif quorum.number < self.number or (
+            quorum.number == self.number and quorum.members.keys() != self.members
+        ):
             self.restarts += 1
             self.before, self.began = self.offset, quorum.made
             self.offset = max(0, self.highest + 1 - quorum.number)
         self.number, self.made = quorum.number, quorum.made
         self.members = frozenset(quorum.members)
         return self.offset
-
-    def _anew(self, quorum: _Quorum) -> bool:
-        if quorum.number < self.number:
-            return True
-        return quorum.number == self.number and quorum.members.keys() != self.members
 
 
 def members_of(message: bytes) -> dict[str, bytes]:

@@ -26,9 +26,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def become(command: Sequence[str], changes: Mapping[str, str]) -> int:
-    """Run the command in place of this process, with these variables changed; only a command that
-    cannot be run returns.
-    """
+    """Run the command in place of this process; returns only where it cannot be run."""
     for number in _HEEDED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
     changed = {os.fsencode(name): os.fsencode(value) for name, value in changes.items()}

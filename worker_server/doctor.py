@@ -277,9 +277,7 @@ def _short(exc: Exception) -> str:
 def of_monitors(
     ranks: Sequence[RankHere], environ: Mapping[str, str] | None = None
 ) -> Iterator[DoctorFinding]:
-    """Both directions: it answers us, and it sees its ranks on this host. Where this shell names a
-    monitor, ranks of another one are a note.
-    """
+    """It answers us, and sees its ranks here; those of another monitor than the shell's: a note."""
     wanted = (environ or {}).get("LIGHTKEEPER_MONITOR")
     watched: dict[str, list[RankHere]] = {}
     for rank in ranks:

@@ -104,9 +104,7 @@ def own_token_file(environ: Mapping[str, str]) -> Path | None:
 
 
 def is_open(status: os.stat_result) -> bool:
-    """True if others can read a file with a secret, or write it; its group may read: Kubernetes
-    gives volumes one (fsGroup).
-    """
+    """True if others can read or write a secret; its group may read (Kubernetes' fsGroup)."""
     return bool(status.st_mode & 0o027)
 
 

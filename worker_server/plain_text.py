@@ -19,9 +19,7 @@ ANSWERS: Final = ("text/plain", "application/json", "application/openmetrics-tex
 
 
 def escaped(text: str, keep: str = "", escape: Callable[[str], str] | None = None) -> str:
-    """With control, format (bidirectional overrides, too) and line characters as escapes, but for
-    those to keep.
-    """
+    """With escapes for control, format (bidirectional) and line characters but those to keep."""
     if text.isprintable():
         return text
     change = escape or _in_python

@@ -76,9 +76,7 @@ def _each(work: Callable[[int], None], numbers: Collection[int]) -> None:
 def _guarded(
     check: str, work: Callable[[], None], limit_s: float = _STUCK_S, state: str = "bad"
 ) -> None:
-    """Do it in a thread that may be left behind; what it raises, and that it hangs, is a note of
-    this state.
-    """
+    """Do it in a thread that may be left behind; an error or a hang is a note of this state."""
 
     def do() -> None:
         try:

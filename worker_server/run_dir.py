@@ -157,16 +157,13 @@ def first_usable(
         except OSError as exc:
             if exc.errno is None and not isinstance(exc, RunDirError):
                 raise  # not the place's fault
-            troubles.append(_trouble(place, exc))
+            odd = isinstance(exc, RunDirError)
+            troubles.append(str(exc) if odd else f"{place}: {exc.strerror or exc}")
             continue
         if troubles:
             warn(f"lightkeeper uses {place}, for {'; '.join(troubles)}")
         return result
     raise RunDirError("; ".join(troubles))
-
-
-def _trouble(place: Path, exc: OSError) -> str:
-    return str(exc) if isinstance(exc, RunDirError) else f"{place}: {exc.strerror or exc}"
 
 
 def check_room(run_dir: Path) -> None:
@@ -257,9 +254,7 @@ def sockets(pid: int | str = "self") -> dict[int, int]:
 
 
 def pid_namespace() -> int | None:
-    """Identifies which processes are visible here. Containers that share /dev/shm (`--ipc=host`)
-    share the run directory but not their processes.
-    """
+    """Which processes are visible here: containers may share /dev/shm, and no processes."""
     try:
         return Path("/proc/self/ns/pid").stat().st_ino
     except OSError:

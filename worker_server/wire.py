@@ -268,9 +268,7 @@ class Doing(_Words):
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """Where the main thread, or the one that it waits for, stands while the rank makes no progress,
-    by stacks from outside.
-    """
+    """Where the main thread, or the one it waits for, stands in a rank without progress."""
 
     frame: Frame
     """The innermost frame of the user's code; the innermost of all if none is the user's."""
@@ -361,9 +359,7 @@ class Process(Struct, frozen=True, gc=False):
 
     @property
     def traced(self) -> bool:
-        """True if a tracer stops it: for milliseconds to take its stacks, as we do too, or for any
-        time in a debugger.
-        """
+        """True if a tracer stops it: a debugger, or for milliseconds who takes its stacks."""
         return self.state == "t"
 
 

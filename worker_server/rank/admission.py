@@ -313,9 +313,7 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
 
 
 def options(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
-    """The command line, with `monitors`, `command`, and the `changes` to the command's variables;
-    wrong use ends the process with status 2.
-    """
+    """The command line, with `monitors`, `command` and its variables' `changes`; else exit 2."""
     at = words.index("--") if "--" in words else len(words)
     top = parser(environ)
     args, extra = top.parse_known_args(words[:at])

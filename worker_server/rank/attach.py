@@ -157,7 +157,8 @@ class SidecarProcess:
 
     def look(self) -> None:
         """Reap the launcher, admit the sidecar, restart it if it is gone."""
-        self._reap()
+        if self._launcher is not None and self._launcher.poll() is not None:
+            self._launcher = None  # it forks the sidecar and exits: no zombie stays
         if self._given_up:
             return
         if self._sidecar is None:
@@ -198,11 +199,6 @@ class SidecarProcess:
         """At process exit: do not warn about a launcher that still runs."""
         if self._launcher is not None and self._launcher.poll() is None:
             self._launcher.returncode = 0  # else Popen warns, where ResourceWarning is on
-
-    def _reap(self) -> None:
-        """The launcher forks the sidecar and exits; leave no zombie."""
-        if self._launcher is not None and self._launcher.poll() is not None:
-            self._launcher = None
 
     def _admit(self) -> None:
         """Let the sidecar (and its py-spy) trace this process, where Yama would forbid it."""
@@ -272,9 +268,7 @@ def attach(overrides: Mapping[str, str] | None = None) -> Reporter:
 
 @contextlib.contextmanager
 def _streams_reserved() -> Iterator[None]:
-    """No file of ours takes the number of a standard stream that the program was started without:
-    what C code prints to it would be written into our page.
-    """
+    """No file of ours takes a missing standard stream's number: C would print into our page."""
     taken: list[int] = []
     try:
         while not taken or taken[-1] < 3:

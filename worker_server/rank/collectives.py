@@ -559,9 +559,7 @@ class Recorder:
         return self._site_in_plumbing(innermost)
 
     def _site_in_plumbing(self, frame: FrameType | None) -> int:
-        """The outermost frame of torch's that was not only handed something to call; else the
-        standard library's nearest, which handed it a function of torch's.
-        """
+        """The outermost frame of torch's that is no mere caller; else the library's nearest."""
         outermost = nearest = None
         while frame is not None:
             path = frame.f_code.co_filename
@@ -578,7 +576,8 @@ class Recorder:
         )
 
     def _number(self, path: str, line: int) -> int:
-        return self.page.intern(f"{_short(path)}:{line}")
+        """With the file's folder: enough to find it by eye."""
+        return self.page.intern(f"{os.sep.join(path.split(os.sep)[-2:])}:{line}")
 
     def forget_sites(self) -> None:
         """The plumbing folders changed."""
@@ -609,11 +608,6 @@ def _is_plumbing(path: str) -> bool:
     if path.startswith(("<", _OURS, *_torch_folders)):
         return True
     return path.startswith(_STDLIB) and not any(part in path for part in _INSTALLED)
-
-
-def _short(path: str) -> str:
-    """The file's name, with its folder if any: enough to find it by eye."""
-    return os.sep.join(path.split(os.sep)[-2:])
 
 
 def _group_name(group: Any) -> str:

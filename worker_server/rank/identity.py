@@ -6,22 +6,7 @@ because the outer ones started something else: under `sbatch` + `srun torchrun` 
 number of the *launcher*, and `mpirun` in a Slurm job starts one daemon a node by srun. The outer
 ones define what the inner ones do not know: the job and the node.
 
-    what       from, the first that is set
-    rank       RANK of WORLD_SIZE (torchrun, Kubeflow, Lightning, people)
-               OMPI_COMM_WORLD_RANK of OMPI_COMM_WORLD_SIZE (Open MPI)
-               PMI_RANK of PMI_SIZE (MPICH, Intel MPI)
-               SLURM_PROCID of SLURM_STEP_NUM_TASKS, SLURM_NTASKS (srun; not in the batch script,
-               where SLURM_PROCID is 0 whatever runs: there is no SLURM_STEP_ID)
-               JOB_COMPLETION_INDEX of WORLD_SIZE (Kubernetes Indexed Job; the Job's size is in no
-               variable of Kubernetes)
-               else rank 0 of 1
-    group      REPLICA_GROUP, REPLICA_GROUP_ID (TorchFT), else `job`; once there is a TorchFT
-               Manager, the replica id it was given: the Lighthouse knows that one
-    job        LIGHTKEEPER_JOB; Slurm's name and number of the job, of the array or of the whole
-               heterogeneous job; TORCHELASTIC_RUN_ID; else `job`
-    launch     LIGHTKEEPER_RUN; the Slurm step; the mpirun; the uuid of `torchrun --standalone`
-    host       LIGHTKEEPER_HOST, SLURMD_NODENAME, K8S_NODE_NAME, the host's name; in a pod that
-               does not know its node `pod:NAME`
+Which variables say what, and which wins: docs/integrations.md, "Who am I?".
 
 The host is the node that quarantine names and that a scheduler can keep work off. A pod's name is
 not a node: a new pod has a new one, so a quarantine would keep nobody out, and in a StatefulSet or
@@ -316,15 +301,8 @@ def node_of(environ: Mapping[str, str], hostname: Callable[[], str] = socket.get
 # sets, and from two files that a pod has anyway. What is absent is left out: a place that names
 # too little makes a scheduler refuse, one that names the wrong pod would make it kill a healthy
 # group. For the same reason a value that is too long is left out and never cut.
-#
-#     slurm_job_id        SLURM_JOB_ID
-#     slurm_step_id       SLURM_STEP_ID, inside of srun only: a batch script is no step
-#     slurm_node          SLURMD_NODENAME
-#     slurm_restarts      SLURM_RESTART_COUNT: a requeued job keeps its number
-#     pod                 POD_NAME; else, in a pod, the host's name (unless on the node's network)
-#     namespace           POD_NAMESPACE; else, in a pod, the service account's file
-#     pod_uid             POD_UID; else, in a pod, the kubelet's path of a mount such as /etc/hosts
-#     node                in a pod: K8S_NODE_NAME, NODE_NAME, LIGHTKEEPER_HOST
+# A pod's name is the host's unless the pod is on the node's network; its uid is also in the
+# kubelet's path of a mount such as /etc/hosts.
 #
 # LIGHTKEEPER_PLACE=key=value,key=value adds what a custom scheduler needs (the webhook gets it),
 # and overrides.
@@ -374,9 +352,7 @@ def _pod(environ: Mapping[str, str], hostname: Callable[[], str], read: Read) ->
 
 
 def _uid(mounts: str) -> str:
-    """The uid in the kubelet's paths, if all of them agree: a pod that mounts the folder of all
-    pods sees many.
-    """
+    """The uid in the kubelet's paths, unless there are several: all pods' folder is mounted."""
     uids = {match.group(1) for match in _POD_UID.finditer(mounts)}
     return uids.pop() if len(uids) == 1 else ""
 

@@ -37,9 +37,7 @@ _PATH_MOST: Final = 4096
 
 
 def syscall_of(pid: int, thread: int | None = None, proc: Path = Path("/proc")) -> list[int]:
-    """Number and arguments of the system call that a thread, else the main one, is in; empty: it is
-    in none, or that is not permitted.
-    """
+    """Number and arguments of a thread's system call, else the main one's; empty: not known."""
     try:
         words = (proc / f"{pid}/task/{thread or pid}/syscall").read_text("ascii").split()
         return [int(words[0]), *(int(word, 16) for word in words[1:7])]
@@ -78,17 +76,13 @@ def blocked_on(pid: int, thread: int | None, proc: Path = Path("/proc")) -> str 
                 return _UNREAD[logs[0]]
         else:
             at = _BY_PATH.get(platform.machine(), {})[number]
-            path = _text(proc / f"{pid}/mem", arguments[at])
+            with (proc / f"{pid}/mem").open("rb", buffering=0) as memory:
+                memory.seek(arguments[at])
+                path = memory.read(_PATH_MOST).partition(b"\0")[0].decode(errors="replace")
             path = os.path.join(os.readlink(proc / f"{pid}/cwd"), path)
         return f"{path} on {_device(proc / f'{pid}/mountinfo', path)}" if path[:1] == "/" else None
     except (OSError, ValueError, KeyError, IndexError, OverflowError):
         return None
-
-
-def _text(memory: Path, at: int) -> str:
-    with memory.open("rb", buffering=0) as file:
-        file.seek(at)
-        return file.read(_PATH_MOST).partition(b"\0")[0].decode(errors="replace")
 
 
 def _device(mounts: Path, path: str) -> str:

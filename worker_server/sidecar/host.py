@@ -163,9 +163,7 @@ class HostView:
         addresses: Callable[[], tuple[str, ...]] = tuple,
         machine: Callable[[int], tuple[wire.Testimony, ...]] = lambda _: (),
     ) -> None:
-        """`own`: the state of this sidecar's own rank, which it knows best; `addresses`: the
-        host's; `machine`: what its witnesses say of the rank with a pid.
-        """
+        """`own`: our rank's state; `addresses`: the host's; `machine`: what is said of a pid."""
         self._addresses, self._machine = addresses, machine
         self._folder = folder
         self._identity = identity

@@ -59,9 +59,7 @@ class Machine:
         return wire.MachineReport(self._host, 0.0, error=why if self._on else _OFF)
 
     def of_rank(self, pid: int) -> tuple[wire.Testimony, ...]:
-        """What concerns the rank with this pid, the weightiest first; nothing that decides
-        nothing.
-        """
+        """What concerns the rank with this pid and may decide, the weightiest first."""
         rows = [
             row for row in self.report().testimonies
             if row.weight is not wire.Weight.CONTEXT and (not row.pids or pid in row.pids)

@@ -185,10 +185,12 @@ class RankCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         report = self.state()
         name, step = report.identity, report.step
-        who = (name.job, name.group, str(name.group_rank))
+        who, process = (name.job, name.group, str(name.group_rank)), report.process
+        state = None if process.state is None else {"D": 2, "t": 3, "T": 4}.get(process.state, 1)
+        state = state if process.alive else 0
         yield _one(_GAUGE, "alive", "1 while the rank's process lives", who, report.process.alive)
         yield _one(_GAUGE, "process_state", "0 ended, 1 lives, 2 waits for a device (D), 3 stopped"
-                   " by a tracer, 4 by a signal", who, _process_state(report.process))  # fmt: skip
+                   " by a tracer, 4 by a signal", who, state)  # fmt: skip
         yield _one(_GAUGE, "unhooked_functions",
                    "functions of TorchFT's that this version does not have",
                    who, len(report.unhooked))  # fmt: skip
@@ -222,13 +224,6 @@ class RankCollector(Collector):
         held_s = self.follower.page.held_s() if self.follower else 0.0
         self._waited_s = max(self._waited_s, _in_communication(report) + held_s)
         return self._waited_s
-
-
-def _process_state(process: wire.Process) -> float | None:
-    """None: /proc does not say."""
-    if not process.alive:
-        return 0
-    return None if process.state is None else {"D": 2, "t": 3, "T": 4}.get(process.state, 1)
 
 
 def _in_communication(report: wire.StateReport) -> float:

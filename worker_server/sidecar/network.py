@@ -253,9 +253,7 @@ class _Joining:
 
 
 def _silence_s(row: TcpSocket) -> float:
-    """For how long nobody has answered, at the first sight of it: later, what a peer sends again
-    repeats an old acknowledgement.
-    """
+    """For how long nobody has answered, at first sight: later, a peer may repeat an old answer."""
     retries_s = row.again_s * (1 - 0.5**row.retries)
     return retries_s if row.state == _SYN_SENT else min(row.heard_s, retries_s + row.sent_s)
 
@@ -354,9 +352,7 @@ class Network:
             yield self._row(row, uses, now_s)
 
     def _missing(self, now_s: float) -> tuple[Connection, ...]:
-        """The store that the rank joins, if it has no connection to it, or if a host's name led it
-        to a loopback address: there it meets nobody of another host.
-        """
+        """The store that the rank joins, if it is not connected, or by a name on loopback."""
         server = self._opened().get("joining")
         if not isinstance(server, str) or not re.fullmatch(r"[!-~]{1,40}:\d{1,5}", server):
             self._joining = None
@@ -372,9 +368,7 @@ class Network:
         return (Connection("", peer, trouble, now_s - since_s, "store"),)
 
     def _measure(self, rows: list[TcpSocket], now_s: float) -> None:
-        """Which connections of process groups were busy for much of the time since the last
-        measurement.
-        """
+        """Find the process groups' connections that were busy for much of the time since."""
         span_s = now_s - self._before_s
         if span_s < _SPAN_LEAST_S:
             return
@@ -422,9 +416,7 @@ class Network:
 
 
 def inodes_of(pid: int) -> frozenset[int]:
-    """Sockets that a process and its children hold open, but for ours: a rank that is the first
-    process of its container adopts its sidecar.
-    """
+    """Sockets of a process and its children, but for ours: a rank that is process 1 adopts us."""
     family = run_dir.family(pid)
     ours = run_dir.family(os.getpid()) if os.getpid() in family[1:] else []
     return frozenset(n for each in family if each not in ours for n in run_dir.sockets(each))

@@ -347,9 +347,7 @@ def _catches(status: Mapping[str, str], signum: signal.Signals) -> bool | None:
 
 
 def _tracer(status: dict[str, str]) -> wire.Tracer | None:
-    """What traces a task, except a WorkerServer's py-spy. A tracer in another PID namespace is not
-    seen: the kernel says 0.
-    """
+    """What traces a task, except our py-spy; of one in another PID namespace the kernel says 0."""
     pid = int(status.get("TracerPid") or 0)
     tracer = _status(pid) if pid else {}
     if not tracer:

@@ -68,18 +68,12 @@ class WorkSlots:
 
 def in_json(content: Mapping[str, Any]) -> Response:
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
-    return Response(_encode(text + "\n"), content_type="application/json")
+    return Response((text + "\n").encode(errors="replace"), content_type="application/json")
 
 
 def in_text(content: str) -> Response:
-    return Response(_encode(content), content_type="text/plain; charset=utf-8")
-
-
-def _encode(text: str) -> bytes:
-    """A path or a name that is not UTF-8 (Python keeps its bytes as lone surrogates) loses its
-    characters, not the answer.
-    """
-    return text.encode(errors="replace")
+    """A name that is not UTF-8 (lone surrogates, in Python) loses its characters alone."""
+    return Response(content.encode(errors="replace"), content_type="text/plain; charset=utf-8")
 
 
 def answer_error(exc: Exception) -> Response:
@@ -102,9 +96,7 @@ def answer_error(exc: Exception) -> Response:
 
 
 def harden(response: Response) -> Response:
-    """No character that moves a terminal (but with `raw=1`); for browsers no content sniffing, no
-    cache, no referrer, no framing.
-    """
+    """No character that moves a terminal (but with `raw=1`); what browsers have to be told."""
     if request.args.get("raw") != "1":
         response.set_data(escaped_body(response.get_data(), response.mimetype))
     response.headers["X-Content-Type-Options"] = "nosniff"

@@ -279,9 +279,7 @@ def _groups(record: Mapping[str, Any]) -> dict[str, _Group | None]:
 
 
 def _named(names: tuple[str, ...] | None) -> str | None:
-    """A name that is the same on every rank of the group, and unique in this rank; None: unknown,
-    or TorchFT's.
-    """
+    """A name that all ranks of the group have, unique in this rank; None: unknown, or TorchFT's."""
     if names is None or len(names) != 2 or not names[0]:
         return None
     name, desc = names

@@ -96,9 +96,7 @@ class KernelLog(MachineWitness):
             raise CannotReadError(_HELP.get(exc.errno or 0, exc.strerror or str(exc))) from exc
 
     def _records(self, fd: int) -> Iterator[str]:
-        """One by each read; a plain file has many. Lines that begin with a blank belong to the one
-        before.
-        """
+        """One by each read; a plain file has many. Lines that begin with a blank go on."""
         for _ in range(_RECORDS_MOST):
             try:
                 blob = os.read(fd, _RECORD_BYTES)
@@ -113,9 +111,7 @@ class KernelLog(MachineWitness):
             yield from (line.decode("utf-8", "replace") for line in lines)
 
     def take(self, record: str) -> None:
-        """Take one record; one that is none, or was not written by the kernel (facility 0), is
-        dropped.
-        """
+        """Take one record; what is none, or not the kernel's own (facility 0), is dropped."""
         if (match := _RECORD.match(record)) is None:
             return
         priority, sequence, at_s = int(match[1]), int(match[2]), int(match[3]) / 1e6
@@ -131,7 +127,8 @@ class KernelLog(MachineWitness):
             self._limit = at_s, int(parts["kb"][:15]) * 1024
             return
         parts["part"] = TABLES["kernel_log"]["sxid"].get(parts.get("n", "")[:2], "unknown part")
-        parts["gpu"] = self._gpu(parts.get("bdf", ""))
+        short = _short(parts.get("bdf", ""))  # by its address where its number is not known
+        parts["gpu"] = f"GPU {self._gpus.index(short) if short in self._gpus else short}"
         parts["device"] = device = form.device.format_map(parts)
         if at_s - self._limit[0] < _DUMP_S:
             parts["limit"] = sized(self._limit[1])
@@ -149,11 +146,6 @@ class KernelLog(MachineWitness):
             else:
                 pids = [pid]
         self.saw(weight, code, text, device=device, about=about, pids=pids, times=1, at_s=at_s)
-
-    def _gpu(self, bdf: str) -> str:
-        """`GPU 3`, else by its address."""
-        short = _short(bdf)
-        return f"GPU {self._gpus.index(short) if short in self._gpus else short}"
 
 
 def _short(bdf: str) -> str:

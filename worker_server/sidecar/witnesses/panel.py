@@ -80,9 +80,7 @@ class Seat:
 
 
 class Families:
-    """The ranks of a run directory and what they started. A killed child is no longer in /proc, so
-    it is known for two minutes more.
-    """
+    """The ranks of a run directory and what they started, two minutes beyond its end."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
