@@ -18,8 +18,11 @@ import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
+    import ssl
+
     import requests
 
 DEFAULT_PORT: Final = 8470
@@ -59,6 +62,28 @@ def ask(method: str, url: str, **more: Any) -> requests.Response:
     with requests.Session() as session:
         session.trust_env = False
         return session.request(method, url, allow_redirects=False, verify=bundle, **more)
+
+
+def request(
+    method: str, url: str, within_s: float, *, body: bytes | None = None,
+    headers: Mapping[str, str] | None = None, context: ssl.SSLContext | None = None,
+) -> tuple[int, bytes]:  # fmt: skip
+    """Status and the first 64 KiB of an answer, by the standard library: no proxy, no redirect.
+
+    Raises:
+        OSError, http.client.HTTPException, ValueError: there is no answer.
+    """
+    from http import client  # noqa: PLC0415  ranks do without
+
+    parts, connection = urlsplit(url), None
+    if parts.scheme == "https":
+        connection = client.HTTPSConnection(parts.netloc, timeout=within_s, context=context)
+    with contextlib.closing(
+        connection or client.HTTPConnection(parts.netloc, timeout=within_s)
+    ) as link:
+        link.request(method, url.partition(parts.netloc)[2], body, dict(headers or {}))
+        answer = link.getresponse()
+        return answer.status, answer.read(64 * 1024)
 
 
 def open_file(path: Path) -> BinaryIO:

@@ -165,6 +165,12 @@ def printable_line(text: str) -> str:
     return plain.strip() or "?"
 
 
+def _keep_lines(value: object, *names: str) -> None:
+    for name in names:
+        if (text := getattr(value, name)) is not None:
+            object.__setattr__(value, name, printable_line(text))
+
+
 _PlaceKey = Annotated[str, Meta(max_length=PLACE_KEY_MAX_CHARS)]
 _Word = Annotated[str, Meta(max_length=WORD_MAX_CHARS)]
 _PlaceValue = Annotated[str, Meta(max_length=PLACE_VALUE_MAX_CHARS)]
@@ -218,7 +224,7 @@ class Tracer:
     """Its executable, such as `gdb`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", printable_line(self.name))
+        _keep_lines(self, "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +238,7 @@ class Frame:
     line: Whole
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "function", printable_line(self.function))
-        object.__setattr__(self, "file", printable_line(self.file))
+        _keep_lines(self, "function", "file")
 
     def __str__(self) -> str:
         """`Deadlock.log_step (train.py:66)`."""
@@ -287,9 +292,7 @@ class Witness:
     """An error of its own since its last commit that TorchFT hid from the program, and where."""
 
     def __post_init__(self) -> None:
-        for name in ("call", "thread", "error"):
-            if (text := getattr(self, name)) is not None:
-                object.__setattr__(self, name, printable_line(text))
+        _keep_lines(self, "call", "thread", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,10 +318,7 @@ class Ending:
         return "" if self.exception is None else self.exception.partition(":")[0]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sentence", printable_line(self.sentence))
-        for name in ("exception", "detail"):
-            if (text := getattr(self, name)) is not None:
-                object.__setattr__(self, name, printable_line(text))
+        _keep_lines(self, "sentence", "exception", "detail")
 
 
 class Process(Struct, frozen=True, gc=False):

@@ -95,16 +95,13 @@ def test_a_redirect_is_not_followed(servers) -> None:
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("lightkeeper", "worker_server", "gate", "monitor", "dashboards", "trainer")
 OPENS = {
-    "worker_server/home.py": {"requests.Session"},
+    "worker_server/home.py": {
+        "requests.Session", "client.HTTPConnection", "client.HTTPSConnection",
+    },
     "monitor/act/http.py": {"aiohttp.ClientSession"},
     "gate/overlap.py": {"http.client.HTTPConnection"},  # another gate
     "gate/serve.py": {"aiohttp.ClientSession"},  # the same
-    "worker_server/sidecar/serve.py": {"http.client.HTTPConnection", "http.client.HTTPSConnection"},
     # these send no token of ours
-    "worker_server/rank/admission.py": {
-        "http.client.HTTPConnection", "http.client.HTTPSConnection",
-    },
-    "worker_server/rank/retries.py": {"urllib.request.build_opener"},
     "worker_server/sidecar/recorders.py": {"http.client.HTTPConnection"},
     "dashboards/publish.py": {"GrafanaFace"},  # Grafana's own token
 }  # fmt: skip
@@ -113,6 +110,7 @@ CLIENTS = {
       ("Session", "session", "request", "get", "post", "put", "patch", "delete", "head")),
     "aiohttp.ClientSession", "aiohttp.request", "urllib.request.urlopen", "urllib.request.Request",
     "urllib.request.build_opener", "http.client.HTTPConnection", "http.client.HTTPSConnection",
+    "client.HTTPConnection", "client.HTTPSConnection",
     "urllib3.PoolManager", "httpx.Client", "httpx.get", "GrafanaFace",
 }  # fmt: skip
 SENDS = {

@@ -19,9 +19,7 @@ The standard library and the wire only: a launcher asks before every start.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import http.client
-import json
 import logging
 import math
 import os
@@ -35,8 +33,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
+
+from msgspec import MsgspecError, Struct
+from msgspec.json import decode
 
 from lightkeeper.worker_server import home
 from lightkeeper.worker_server.command import OneLineParser, become
@@ -58,7 +58,6 @@ REFUSED_STATUS = 75
 rank."""
 _EACH_S = 2.0
 """For each of several monitors. One that is up answers within milliseconds."""
-_ANSWER_MAX_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,32 +128,28 @@ def _ask_all(monitors: list[str], host: str, group: str | None, timeout_s: float
 
 
 def _ask_one(url: str, host: str, group: str | None, timeout_s: float) -> Admission:
-    parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     query = urlencode({"host": host, **({} if group is None else {"group": group})})
     try:
-        with contextlib.closing(kind(parts.netloc, timeout=timeout_s)) as connection:
-            connection.request("GET", f"{parts.path}{PATH_ADMISSION}?{query}")
-            response = connection.getresponse()
-            if response.status != http.HTTPStatus.OK:
-                return MonitorAway(f"it answers {response.status}")
-            return _read(json.loads(response.read(_ANSWER_MAX_BYTES)))
+        status, body = home.request("GET", f"{url}{PATH_ADMISSION}?{query}", timeout_s)
+        if status != http.HTTPStatus.OK:
+            return MonitorAway(f"it answers {status}")
+        answer = decode(body, type=_Answer)
     except TimeoutError:
         return MonitorAway("no answer in time")
-    except (OSError, http.client.HTTPException, ValueError, RecursionError) as exc:
-        return MonitorAway(" ".join(f"{type(exc).__name__}: {exc}".split()))
-
-
-def _read(answer: Any) -> Admission:
-    if not isinstance(answer, dict) or not isinstance(answer.get("admit"), bool):
+    except (MsgspecError, UnicodeDecodeError, RecursionError):
         return MonitorAway("its answer is no admission")
-    reason, until_s = answer.get("reason"), answer.get("until_s")
-    text = " ".join(reason.split()) if isinstance(reason, str) else ""
-    if answer["admit"]:
-        return Admitted(text)
-    if isinstance(until_s, bool) or not isinstance(until_s, int | float):
-        until_s = None
-    return Refused(text or "no reason given", until_s)
+    except (OSError, http.client.HTTPException, ValueError) as exc:
+        return MonitorAway(" ".join(f"{type(exc).__name__}: {exc}".split()))
+    reason = " ".join(answer.reason.split())
+    if answer.admit:
+        return Admitted(reason)
+    return Refused(reason or "no reason given", answer.until_s)
+
+
+class _Answer(Struct):
+    admit: bool
+    reason: str = ""
+    until_s: float | None = None
 
 
 def _unfit(environ: Mapping[str, str]) -> Callable[[], str | None]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import urllib.request
 from collections.abc import Mapping
 from http.client import HTTPException
 from time import monotonic, sleep
 from typing import Final
-from urllib.error import HTTPError
 
+from lightkeeper.worker_server import home
 from lightkeeper.worker_server.rank.settings import QUORUM_RETRIES
 from lightkeeper.worker_server.wire import GATE_ANSWER, PATH_GATE
 
@@ -36,13 +35,11 @@ def quorum_retries(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _is_gate(url: str) -> bool:
     """True if `lightkeeper gate` answers there; one that is just being started is waited for."""
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     until_s = monotonic() + _STARTS_S
     while url.startswith(("http://", "https://")):
         try:
-            with direct.open(url.rstrip("/") + PATH_GATE, timeout=_STARTS_S) as answer:
-                return bool(answer.read(len(GATE_ANSWER) + 1) == GATE_ANSWER)
-        except (HTTPError, HTTPException, ValueError):
+            return home.request("GET", url.rstrip("/") + PATH_GATE, _STARTS_S)[1] == GATE_ANSWER
+        except (HTTPException, ValueError):
             break  # a Lighthouse, or anybody else
         except OSError:
             if monotonic() > until_s:

@@ -19,8 +19,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import quote, urlencode, urlsplit
+
+from msgspec import Meta, MsgspecError, Struct
+from msgspec.json import decode
 
 from lightkeeper.worker_server import home, run_dir, wire
 from lightkeeper.worker_server.http_server import (
@@ -67,10 +70,8 @@ _ANSWER_S = 3.0
 _PARTING_S = 0.3
 """For the last words of a rank whose pod is ending."""
 _MIN_WAIT_S, _MAX_WAIT_S = 1.0, 15.0
-_RENEW_MOST_S = 60.0
 _LOOK_S = 0.5
 """Between two checks of the rank's name."""
-_MAX_ANSWER = 16 * 1024
 _HINT = " (start `lightkeeper monitor` here, or set LIGHTKEEPER_MONITOR to where it is)"
 """For the default address."""
 _ALONE_S = 10.0
@@ -166,7 +167,7 @@ class Registrar(threading.Thread):
     ) -> None:
         """`unfit`: why the monitor must not be asked now; `hint`: what to do if it is silent."""
         super().__init__(name="registrar", daemon=True)
-        self._monitor = urlsplit(monitor)
+        self._url = monitor.rstrip("/")
         self._endpoint = endpoint
         self._unfit = unfit
         self._hint = hint
@@ -199,7 +200,7 @@ class Registrar(threading.Thread):
             self._complain(problem)
             if up != (problem is None):
                 up = problem is None
-                _log.info("monitor %s: %s", self._monitor.netloc, problem or "registered")
+                _log.info("monitor %s: %s", self._url, problem or "registered")
 
     def part(self) -> None:
         """Send how the rank ends, at once and once."""
@@ -209,7 +210,7 @@ class Registrar(threading.Thread):
 
     def _complain(self, problem: str | None) -> None:
         """Say why nobody watches here, once for each reason; what all share, by the first rank."""
-        where, rank = f"{self._monitor.scheme}://{self._monitor.netloc}", self._identity.rank
+        rank = self._identity.rank
         words, alike = "", True
         if problem is None:
             self._came = True
@@ -223,7 +224,7 @@ class Registrar(threading.Thread):
         if words and words != self._complaint and (self._identity.group_rank == 0 or not alike):
             self._complaint = words
             self._endpoint.complain(
-                f"the monitor at {where} {words}. Until then it does not see {rank}."
+                f"the monitor at {self._url} {words}. Until then it does not see {rank}."
             )
 
     def stop(self) -> None:
@@ -243,49 +244,52 @@ class Registrar(threading.Thread):
         """None on success, else what was wrong."""
         if (unfit := self._unfit()) is not None:
             return unfit
-        secure = self._monitor.scheme == "https"
-        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         headers = {"Content-Type": "application/json"}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         try:
-            connection = kind(self._monitor.netloc, timeout=within_s)
-            try:
-                connection.request(method, self._monitor.path.rstrip("/") + path, body, headers)
-                response = connection.getresponse()
-                status = response.status
-                if method == "POST":
-                    self._heed(status, response.read(_MAX_ANSWER))
-            finally:
-                connection.close()
+            status, answer = home.request(
+                method, self._url + path, within_s, body=body, headers=headers
+            )
         except OSError as exc:
             return exc.strerror or str(exc) or type(exc).__name__
         except (http.client.HTTPException, ValueError) as exc:
             return repr(exc)
+        if method == "POST":
+            self._heed(status, answer)
         return None if status == http.HTTPStatus.OK else f"HTTP {status}"
 
     def _heed(self, status: int, body: bytes) -> None:
         """Act on what the monitor says of name, renewal, refusal and orders; ignore the rest."""
         self._refusal = ""
         try:
-            answer = json.loads(body)
-            refused, known_as = answer.get("refused_name"), answer.get("known_as")
-            renew_s, error = answer.get("renew_s"), answer.get("error")
-            asks_again = answer.get("asks_again")
-        except (ValueError, AttributeError, RecursionError):
+            answer = decode(body, type=_Answer)
+        except (MsgspecError, UnicodeDecodeError, RecursionError):
             return
-        refuses = (_REFUSED <= status < _BROKEN or status == _FULL) and not answer.get("soon")
-        if refuses and isinstance(error, str) and refused is None:
-            self._refusal = wire.printable_line(error).rstrip(".")
-        if type(renew_s) in (int, float) and 0 <= renew_s <= _RENEW_MOST_S:
-            self._renew_s = renew_s
-        if isinstance(asks_again, bool):
-            self._endpoint.allow(asks_again)
+        error, refused = wire.printable_line(answer.error), answer.refused_name
+        refuses = (_REFUSED <= status < _BROKEN or status == _FULL) and not answer.soon
+        if refuses and answer.error and refused is None:
+            self._refusal = error.rstrip(".")
+        if answer.renew_s is not None:
+            self._renew_s = answer.renew_s
+        if answer.asks_again is not None:
+            self._endpoint.allow(answer.asks_again)
         renamed = self._identity.launched_as is not None
-        if renamed and refused == self._identity.group:
-            self._endpoint.refuse(refused, wire.printable_line(str(error)))
-        elif not renamed and isinstance(known_as, str):
-            self._endpoint.know_as(known_as)
+        if renamed and refused is not None and refused == self._identity.group:
+            self._endpoint.refuse(refused, error)
+        elif not renamed and answer.known_as is not None:
+            self._endpoint.know_as(answer.known_as)
+
+
+class _Answer(Struct):
+    """The monitor's, to a registration."""
+
+    error: str = ""
+    refused_name: str | None = None
+    known_as: str | None = None
+    renew_s: Annotated[float, Meta(ge=0, le=60)] | None = None
+    asks_again: bool | None = None
+    soon: bool = False
 
 
 # -- Where a sidecar listens: sockets, connection limit, and the host in its URL ------------------
@@ -411,13 +415,10 @@ def check_self(settings: Settings, port: int, endpoint: Path) -> None:
     `rank.attach`. Any answer counts, even that a token is missing.
     """
     host = _ANY.get(settings.bind, settings.bind)
-    connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
-    if settings.scheme == "https":
-        whoever = ssl._create_unverified_context()  # noqa: S323  it is ourselves
-        connection = http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_S, context=whoever)
-    with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
-        connection.request("GET", wire.PATH_HEALTHZ)
-        connection.getresponse().read()
+    where = f"{settings.scheme}://{f'[{host}]' if ':' in host else host}:{port}{wire.PATH_HEALTHZ}"
+    whoever = ssl._create_unverified_context()  # noqa: S323  it is ourselves
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        home.request("GET", where, _TIMEOUT_S, context=whoever)
         os.utime(endpoint)
 
 

@@ -103,7 +103,7 @@ ENTRY = RingEntry(
 ENTRY = with_the_rest(ENTRY)
 RECORD = FlightRecord(
     IDENTITY, True, {"intra": (0, 1)}, (ENTRY,), 3, {"entries": [{"x": None}]}, 1 / 7, "none",
-    (8,), {"ring": "ours"},
+    (8,),
 )  # fmt: skip
 RECORD = with_the_rest(RECORD)
 
