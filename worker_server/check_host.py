@@ -21,6 +21,8 @@ from math import log
 from statistics import median
 from typing import Any, Final, NamedTuple
 
+from msgspec import convert
+
 from lightkeeper.worker_server.command import OneLineParser
 from lightkeeper.worker_server.plain_text import escaped
 from lightkeeper.worker_server.rank.identity import node_of
@@ -128,7 +130,7 @@ def look(
         said.seek(0)
         lines = list(_objects(said))
     figures = tuple(Figure(*line["figure"]) for line in lines if "figure" in line)
-    reports = [HostFigures.read(row) for line in lines for row in line.get("reports", ())]
+    reports = [convert(row, HostFigures) for line in lines for row in line.get("reports", ())]
     notes = [tuple(line["note"]) for line in lines if "note" in line]
     if trouble:
         doing = [line["doing"] for line in lines if "doing" in line]
@@ -171,12 +173,6 @@ class HostFigures(NamedTuple):
     figures: tuple[Figure, ...] = ()
     links: Mapping[str, float] = {}
     """The other host -> MB/s to it and back; 0: it could not be reached."""
-
-    @classmethod
-    def read(cls, row: Sequence[Any]) -> HostFigures:
-        """From JSON."""
-        host, figures, links = row
-        return cls(host, tuple(Figure(*each) for each in figures), links)
 
 
 class Judged(NamedTuple):

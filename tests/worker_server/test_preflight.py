@@ -6,6 +6,7 @@ import json
 import random
 
 import pytest
+from msgspec import convert
 
 from lightkeeper.worker_server.check_host import (
     ALONE,
@@ -133,4 +134,4 @@ def test_a_large_tournament_ends_early():
 
 def test_a_report_travels_as_json():
     report = HostFigures("n0", (Figure(MATMUL, "GFLOP/s", 40.0, "core 1"),), {"n1": 3.0})
-    assert HostFigures.read(json.loads(json.dumps(report))) == report
+    assert convert(json.loads(json.dumps(report)), HostFigures) == report

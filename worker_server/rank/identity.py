@@ -26,7 +26,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from lightkeeper.worker_server import wire
-from lightkeeper.worker_server.rank.settings import SettingError, whole_number
+from lightkeeper.worker_server.rank.settings import SettingError, read_setting
 from lightkeeper.worker_server.wire import (
     PLACE_KEY_MAX_CHARS,
     PLACE_KEYS_MAX,
@@ -224,8 +224,8 @@ def _place(environ: Mapping[str, str]) -> tuple[int, int]:
         raise SettingError(
             "JOB_COMPLETION_INDEX without WORLD_SIZE: set it to the Job's `completions`"
         )
-    rank = whole_number(environ, launcher.rank)
-    size = 1 if named is None else whole_number(environ, named)
+    rank = read_setting(environ, launcher.rank, int)
+    size = 1 if named is None else read_setting(environ, named, int)
     if not 0 <= rank < size:
         raise SettingError(f"{launcher.rank}={rank} is outside {named or launcher.sizes[0]}={size}")
     return rank, size

@@ -7,7 +7,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
+
+from msgspec import Meta, ValidationError, convert
 
 from lightkeeper.worker_server import home
 
@@ -19,43 +22,22 @@ class SettingError(ValueError):
     """A variable with an invalid value; the message names it."""
 
 
-def whole_number(environ: Mapping[str, str], name: str, default: int = 0) -> int:
-    """The variable's value.
+def read_setting(environ: Mapping[str, str], name: str, kind: Any, usual: Any = 0) -> Any:
+    """The variable's value; the usual one if it is not set, or empty.
 
     Raises:
-        SettingError: it is not a whole number.
+        SettingError: it is not of this kind.
     """
-    text = environ.get(name) or str(default)
+    text = environ.get(name, "").strip()
     try:
-        return int(text)
-    except ValueError as exc:
-        raise SettingError(f"{name}={text!r} is not a whole number") from exc
+        return convert(text, kind, strict=False) if text else usual
+    except ValidationError as exc:
+        raise SettingError(f"{name}={text!r}: {exc}") from exc
 
 
-def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
-    text = environ.get(name) or str(default)
-    try:
-        value = float(text)
-    except ValueError as exc:
-        raise SettingError(f"{name}={text!r} is not a number of seconds") from exc
-    if not 0 <= value < 1e9:
-        raise SettingError(f"{name}={text!r} is not a number of seconds >= 0")
-    return value
-
-
-def _port(environ: Mapping[str, str], name: str, above: int = 0) -> int:
-    """The port that lies so far above the variable's; 0: it is not set."""
-    base = whole_number(environ, name)
-    if not 0 <= base + above < 65536:
-        raise SettingError(f"{name}={base} leads to port {base + above}")
-    return base and base + above
-
-
-def _flag(environ: Mapping[str, str], name: str, usual: str = "0") -> bool:
-    text = environ.get(name) or usual
-    if text not in ("0", "1"):
-        raise SettingError(f"{name}={text!r} is neither 0 nor 1")
-    return text == "1"
+_Port = Annotated[int, Meta(ge=0, lt=65536)]
+_Flag = Literal["0", "1"]
+_Seconds = Annotated[float, Meta(ge=0, lt=1e9)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +98,12 @@ class Settings:
         except SettingError as exc:
             raise SettingError(f"LIGHTKEEPER_MONITOR: {exc}") from exc
         cert, key = _tls(environ)
-        open_reads = _flag(environ, "LIGHTKEEPER_OPEN_READS")
+        base = read_setting(environ, "LIGHTKEEPER_PORT_BASE", _Port)
+        if base + group_rank >= 65536:
+            raise SettingError(f"LIGHTKEEPER_PORT_BASE={base} leads to port {base + group_rank}")
+        open_reads = read_setting(environ, "LIGHTKEEPER_OPEN_READS", _Flag) == "1"
         token, no_token = _token(environ)
-        closed_reads = _flag(environ, "LIGHTKEEPER_CLOSED_READS")
+        closed_reads = read_setting(environ, "LIGHTKEEPER_CLOSED_READS", _Flag) == "1"
         if closed_reads and (open_reads or token is None):
             raise SettingError(
                 "LIGHTKEEPER_CLOSED_READS=1 needs LIGHTKEEPER_TOKEN_FILE, and no "
@@ -126,18 +111,18 @@ class Settings:
             )
         return cls(
             bind=environ.get("LIGHTKEEPER_BIND") or LOOPBACK,
-            port=_port(environ, "LIGHTKEEPER_PORT_BASE", group_rank),
-            linger_s=_seconds(environ, "LIGHTKEEPER_LINGER_S", 120.0),
+            port=base and base + group_rank,
+            linger_s=read_setting(environ, "LIGHTKEEPER_LINGER_S", _Seconds, 120.0),
             monitors=monitors,
             unnamed="LIGHTKEEPER_MONITOR" not in environ,
             token=token,
             no_token=no_token,
-            host_port=_port(environ, "LIGHTKEEPER_HOST_PORT"),
+            host_port=read_setting(environ, "LIGHTKEEPER_HOST_PORT", _Port),
             open_reads=open_reads,
             closed_reads=closed_reads,
             tls_cert=cert,
             tls_key=key,
-            machine=_flag(environ, "LIGHTKEEPER_MACHINE", "1"),
+            machine=read_setting(environ, "LIGHTKEEPER_MACHINE", _Flag, "1") == "1",
         )
 
 
@@ -170,7 +155,7 @@ def _tls(environ: Mapping[str, str]) -> tuple[Path | None, Path | None]:
     paths = []
     names = ("LIGHTKEEPER_TLS_CERT", "LIGHTKEEPER_TLS_KEY")
     for name, other in zip(names, reversed(names), strict=True):
-        text = environ.get(name)
+        text = environ.get(name, "").strip()
         if text and not environ.get(other):
             raise SettingError(f"{name} is set and {other} is not: TLS needs both")
         if text and not os.access(text, os.R_OK):
