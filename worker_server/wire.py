@@ -880,7 +880,12 @@ class BackendRecord:
 
 @dataclass(frozen=True, slots=True)
 class FlightRecord:
-    """The answer of `GET /v1/flight_recorder`: the ring and torch's own record, side by side."""
+    """The answer of `GET /v1/flight_recorder`: the ring and torch's own record, side by side.
+
+    The ring does not see what C++ starts by itself (DDP's reducer), nor calls by a name imported
+    before the attach; with NCCL an exit means that the host went on, not that the GPU is done. In
+    gloo's record `state` is always 'scheduled', and `retired` also comes after a failure.
+    """
 
     identity: Identity
     alive: bool
@@ -897,8 +902,6 @@ class FlightRecord:
     torch_only: tuple[Whole, ...] = ()
     """`record_id`s of torch's record that match no entry of the ring: what C++ did by itself
     (DDP's reducer), and what came before the attach."""
-    sources: Mapping[str, str] = field(default_factory=dict)
-    """Part of this answer -> where it comes from and what it does not show."""
     torch_last_age_s: Seconds | None = None
     """Since the newest entry of `torch` was created, by its wall-clock stamp; None if there is
     none, or if the clock was set since."""

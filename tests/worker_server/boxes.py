@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from msgspec import structs
@@ -112,6 +113,7 @@ class FakeBox:
 
     def __init__(self) -> None:
         self.identity = IDENTITY
+        self.page = SimpleNamespace(claim=wire.Claim(secret="of this incarnation"))
         self.wrong: dict[str, Exception] = {}
         self.asked: list[tuple[Any, ...]] = []
         self.gate: threading.Event | None = None
@@ -128,16 +130,9 @@ class FakeBox:
             assert self.gate.wait(30)
 
     age_s = 7.0
-    claim = wire.Claim(secret="of this incarnation")
 
     def process(self) -> wire.Process:
         return PROCESS
-
-    def know_as(self, name: str) -> None:
-        self._note("know_as", name)
-
-    def refuse(self, name: str) -> None:
-        self._note("refuse", name)
 
     def state(self) -> wire.StateReport:
         self._note("state")
@@ -149,10 +144,8 @@ class FakeBox:
 
     def steps(self, since: int = 0) -> wire.StepLog:
         self._note("steps", since)
-        row = wire.StepRow(9, 7, True, 0.5, 0.25, {"forward": 0.125})
-        return wire.StepLog(
-            IDENTITY, True, (row, structs.replace(row, attempt=10, committed=False)), 3
-        )
+        row = wire.StepRow(9, 7, 1, 0.5, 0.25, {"forward": 0.125})
+        return wire.StepLog(IDENTITY, True, (row, structs.replace(row, attempt=10, committed=0)), 3)
 
     def flight_record(self, *, only_active: bool = False) -> wire.FlightRecord:
         self._note("flight_record", only_active)
@@ -167,7 +160,6 @@ class FakeBox:
             torch_age_s=0.5,
             torch_error="late",
             torch_only=(5,),
-            sources={"ring": "the rank's own"},
         )
 
     def last_words(self) -> wire.LastWords:

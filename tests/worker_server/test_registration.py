@@ -66,14 +66,15 @@ class FakeEndpoint:
         self.name, self.rank, self.lease_s = name, rank, lease_s
         self.refusals, self.complaints, self.allowed = [], [], []
 
-    secret = "of this incarnation"
+    claim = wire.Claim(secret="of this incarnation")
 
     @property
     def identity(self):
         return under_managers_name(identity(group_rank=self.rank), self.name)
 
     def registration(self):
-        return wire.Registration(self.identity, "http://127.0.0.1:9", self.lease_s)
+        where = "http://127.0.0.1:9"
+        return wire.Registration(self.identity, where, self.lease_s, claim=self.claim)
 
     def refuse(self, name, why):
         self.refusals.append((name, why))
@@ -320,13 +321,13 @@ def test_where_a_sidecar_listens_and_what_became_of_its_name_is_published(tmp_pa
     assert (before["rank"], before["url"], before["pid"]) == ("rg_1.0", "http://h:1", who.pid)
     assert start_ticks(before["sidecar_pid"]) == before["sidecar_ticks"]
     assert endpoint.registration() == wire.Registration(
-        who, "http://h:1", serve.LEASE_S, age_s=7.0, claim=box.claim
+        who, "http://h:1", serve.LEASE_S, age_s=7.0, claim=box.page.claim
     )
     endpoint.know_as("my_0")
     endpoint.refuse("my_0", "another group's")
     more = {"known_as": "my_0", "refused": "my_0", "complaint": "another group's"}
     assert files.read_endpoint() == {**before, **more}
-    assert box.asked == [("know_as", "my_0"), ("refuse", "my_0")]
+    assert (box.page.known_as, box.page.refused) == ("my_0", "my_0")
 
 
 def test_a_server_marks_its_endpoint_when_it_answers_itself(tmp_path, start_monitor):

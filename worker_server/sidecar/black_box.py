@@ -72,7 +72,7 @@ class BlackBox:
     ) -> None:
         """`machine`: whether the host's witnesses are heard."""
         self.follower = StepFollower(page)
-        self._page = page
+        self.page = page
         self._process = process
         self.recorders = Recorders(torch, self.process, lambda: page.backends)
         self.network = Network(process.pid, self._opened)
@@ -97,34 +97,17 @@ class BlackBox:
 
     @property
     def identity(self) -> wire.Identity:
-        return self._page.identity
-
-    def refuse(self, name: str) -> None:
-        """Use the launcher's name: this one is another group's."""
-        self._page.refused = name
-
-    def know_as(self, name: str) -> None:
-        """Until there is a Manager, use the group's former name."""
-        self._page.known_as = name
-
-    @property
-    def claim(self) -> wire.Claim:
-        return self._page.claim
+        return self.page.identity
 
     @property
     def age_s(self) -> float:
         """Since the rank's process began."""
-        born_s = self._page.start_ticks / os.sysconf("SC_CLK_TCK")
+        born_s = self.page.start_ticks / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - born_s)
-
-    @property
-    def closed(self) -> bool:
-        """True if the rank said that its work is over."""
-        return self._page.closed
 
     def process(self) -> wire.Process:
         """The rank's process as the operating system sees it."""
-        age_s = None if self._page.leaving else self._page.beat_age_s(time.monotonic_ns())
+        age_s = None if self.page.leaving else self.page.beat_age_s(time.monotonic_ns())
         process = self._process.look(age_s)
         if process.dead_age_s is not None and age_s is not None and age_s + 1 < process.dead_age_s:
             return wire.Process(alive=True, state=None, interpreter_age_s=age_s)  # its page moves
@@ -136,7 +119,7 @@ class BlackBox:
         """The answer of `GET /v1/state`."""
         process = self.process()
         now_ns = time.monotonic_ns()
-        report = self._page.report(process, now_ns)
+        report = self.page.report(process, now_ns)
         heads = report.heads + self._recorded(process, now_ns)
         mark = mark_of(report.step, heads, report.transfers)
         return structs.replace(
@@ -154,7 +137,7 @@ class BlackBox:
         report = self.state()
         if not report.process.alive:
             return report
-        signum = "SIGTERM" if self._page.ends_by_sigterm else None
+        signum = "SIGTERM" if self.page.ends_by_sigterm else None
         process = structs.replace(report.process, alive=False, dead_age_s=0.0, exit_signal=signum)
         return structs.replace(report, process=process, ending=self._remains.ending(process))
 
@@ -187,7 +170,7 @@ class BlackBox:
     def steps(self, since: int = 0) -> wire.StepLog:
         """The answer of `GET /v1/steps`: finished attempts after `since`."""
         alive = not self._process.wait_death(0)
-        rows, dropped = self._page.steps(since, time.monotonic_ns())
+        rows, dropped = self.page.steps(since, time.monotonic_ns())
         return wire.StepLog(self.identity, alive, rows, dropped)
 
     def last_words(self) -> wire.LastWords:
@@ -198,12 +181,12 @@ class BlackBox:
         """The answer of `GET /v1/flight_recorder`; asks torch if the last answer is old."""
         alive = not self._process.wait_death(0)
         if alive:
-            self.recorders.refresh(_RECORD_FRESH_S, self._page.entered)
+            self.recorders.refresh(_RECORD_FRESH_S, self.page.entered)
         kept = self.recorders.kept
         main = kept[MAIN]
         self._clock = clock = self._clock.read()
         now_ns = time.monotonic_ns()
-        entries, dropped = self._page.ring(now_ns)
+        entries, dropped = self.page.ring(now_ns)
         whole = merge.merge(entries, main.record, now_ns, clock)
         others: dict[str, wire.BackendRecord] = {}
         for name in kept.keys() - {MAIN}:
@@ -217,7 +200,7 @@ class BlackBox:
         return wire.FlightRecord(
             identity=self.identity,
             alive=alive,
-            members=self._page.members(),
+            members=self.page.members(),
             ring=merged.ring,
             dropped=dropped,
             torch=merged.torch,
@@ -225,14 +208,13 @@ class BlackBox:
             torch_error=main.error,
             torch_last_age_s=merge.last_age_s(merged, now_ns, clock),
             torch_only=merged.torch_only,
-            sources=merge.SOURCES,
             recorders=dict(sorted(others.items())),
         )
 
     def _opened(self) -> dict[str, Any]:
         """What the rank's sockets are for, by inode, or by the port of a server."""
         uses = run_dir.read_json(self._files.sockets) or {}
-        servers = {"store": os.environ.get("MASTER_PORT"), "lighthouse": self._page.lighthouse}
+        servers = {"store": os.environ.get("MASTER_PORT"), "lighthouse": self.page.lighthouse}
         for use, address in servers.items():
             if address:
                 uses[f":{address.rpartition(':')[2]}"] = use
@@ -307,9 +289,9 @@ class BlackBox:
         self.ask_again.look(self.network.broken, now_s)
 
     def _keep_record(self) -> None:
-        entered, kept = self._page.entered, self.recorders.kept.values()
+        entered, kept = self.page.entered, self.recorders.kept.values()
         taken_s = max(answer.taken_s for answer in kept)
-        if not (entered or self._page.backends):
+        if not (entered or self.page.backends):
             return
         if not taken_s:
             self.recorders.refresh(_RECORD_EVERY_S, entered)
@@ -334,7 +316,7 @@ class BlackBox:
         due = self._hangs.due(process, step, heads, time.monotonic(), transfers)
         mark = mark_of(step, heads, transfers)
         self._share_what_changed(heads, mark)
-        if not due or self.closed:
+        if not due or self.page.closed:
             return
         sample = self._sample(process)
         if (
@@ -357,8 +339,8 @@ class BlackBox:
 
     def _stand(self, process: wire.Process) -> _Stand:
         now_ns = time.monotonic_ns()
-        heads = self._page.heads(now_ns) + self._recorded(process, now_ns)
-        return self._page.step_state(now_ns), heads, self._page.transfers(now_ns)
+        heads = self.page.heads(now_ns) + self._recorded(process, now_ns)
+        return self.page.step_state(now_ns), heads, self.page.transfers(now_ns)
 
     def _recorded(self, process: wire.Process, now_ns: int) -> tuple[wire.GroupHead, ...]:
         """Heads of torch's recorders."""
@@ -371,7 +353,7 @@ class BlackBox:
         try:
             look = self._stacks.look()
         except SilentError:
-            note = self._page.note(layout.NOTE_STACKS, time.monotonic_ns())
+            note = self.page.note(layout.NOTE_STACKS, time.monotonic_ns())
             return (
                 None
                 if note is None
@@ -413,7 +395,7 @@ class BlackBox:
 
     def _stacks_from_inside(self, why: SilentError, *, native: bool) -> wire.Trace:
         """What the beat wrote, for when py-spy fails."""
-        note = self._page.note(layout.NOTE_STACKS, time.monotonic_ns())
+        note = self.page.note(layout.NOTE_STACKS, time.monotonic_ns())
         if note is None:
             raise SilentError(f"{why}. Nor did the rank write any by itself. {_WITHOUT}") from why
         text, age_s = note
@@ -432,7 +414,7 @@ class BlackBox:
         if self._last_stacks is not None:
             age_s = now_ns * 1e-9 - self._last_stacks.taken_s
             kept.append((age_s, "by py-spy", self._last_stacks.text))
-        note = self._page.note(layout.NOTE_STACKS, now_ns)
+        note = self.page.note(layout.NOTE_STACKS, now_ns)
         if note is not None:
             kept.append((note[1], "by the rank's own beat, once a second", note[0]))
         crash = self._remains.crash()

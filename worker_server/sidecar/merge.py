@@ -93,22 +93,6 @@ _ALSO: Final[Mapping[str, frozenset[str]]] = {
 """Kinds for which torch's entry may have another kind; all others match their own."""
 _COPY: Final = re.compile(r"#\d+$")
 
-SOURCES: Final[Mapping[str, str]] = {
-    "ring": "the rank's own ring: what Python called through torch.distributed and TorchFT. It does"
-    " not see what C++ starts by itself (DDP's reducer), nor calls by a name imported before the "
-    "attach; with NCCL an exit means that the host went on, not that the GPU is done. Sends and "
-    "receives are counted by group, direction, peer and tag, which NCCL's record does not do",
-    "torch": "torch's own Flight Recorder (fr_trace_json: gloo's), untouched. On gloo `state` is "
-    "always 'scheduled', `retired` also comes after a failure, and there are no roots, no point-to-"
-    "point and no members; TorchFT's Baby process groups run elsewhere and have no entries",
-    "recorders": "those of other backends, untouched, by the question that torch was asked; `error`"
-    " where one could not be read, `only` is its torch_only",
-    "torch_ids": "record_ids of torch's that were created while the rank was inside this entry, of "
-    "the same kind, group, sizes and dtype; of `recorder`, where the entry names one",
-    "torch_only": "record_ids of torch's that no entry of the ring explains, but for those older "
-    "than the ring reaches or from before the wall clock was set",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Merged:

@@ -91,20 +91,14 @@ class EndpointFile:
     def identity(self) -> wire.Identity:
         return self._box.identity
 
-    @property
-    def secret(self) -> str:
-        """The secret of the rank's incarnation."""
-        return self._box.claim.secret
-
-    def registration(self) -> wire.Registration:
+    def registration(self, *, parting: bool = False) -> wire.Registration:
+        """`parting`: with how the rank ends."""
         process = self._box.process()
         return wire.Registration(
             self._box.identity, self._url, LEASE_S,
-            age_s=self._box.age_s, dead_age_s=process.dead_age_s, claim=self._box.claim,
+            age_s=self._box.age_s, dead_age_s=process.dead_age_s, claim=self._box.page.claim,
+            last=self._box.parting() if parting else None,
         )  # fmt: skip
-
-    def parting(self) -> wire.StateReport:
-        return self._box.parting()
 
     def publish(self) -> None:
         who = self._box.identity
@@ -124,7 +118,7 @@ class EndpointFile:
 
     def know_as(self, name: str) -> None:
         """Use the group's former name."""
-        self._box.know_as(name)
+        self._box.page.known_as = name
         self._words["known_as"] = name
         self.publish()
 
@@ -139,7 +133,7 @@ class EndpointFile:
 
     def refuse(self, name: str, why: str) -> None:
         """Drop a name that is another group's."""
-        self._box.refuse(name)
+        self._box.page.refused = name
         self._words["refused"] = name
         self.complain(why)
 
@@ -204,8 +198,7 @@ class Registrar(threading.Thread):
 
     def part(self) -> None:
         """Send how the rank ends, at once and once."""
-        registration = replace(self._endpoint.registration(), last=self._endpoint.parting())
-        body = json.dumps(wire.to_json(registration)).encode()
+        body = json.dumps(wire.to_json(self._endpoint.registration(parting=True))).encode()
         self._call("POST", wire.PATH_REGISTER, body, _PARTING_S)
 
     def _complain(self, problem: str | None) -> None:
@@ -235,7 +228,8 @@ class Registrar(threading.Thread):
         self.join(_ANSWER_S)  # a pending renewal must not come after the return
         query = urlencode({"incarnation": self._identity.incarnation})
         rank = quote(self._identity.rank, safe="")
-        body = json.dumps({"secret": self._endpoint.secret}).encode()
+        claim = self._endpoint.registration().claim
+        body = json.dumps({"secret": claim.secret if claim else ""}).encode()
         self._call("DELETE", f"{wire.PATH_REGISTER}/{rank}?{query}", body)
 
     def _call(
@@ -522,7 +516,7 @@ def _serve(
     run_dir.sweep(folder)
 
     def part() -> None:
-        if not box.closed:
+        if not box.page.closed:
             at_once(lease.part for lease in leases)
         with contextlib.suppress(OSError):
             os.utime(files.endpoint)  # which the rank waits for
@@ -555,12 +549,12 @@ def _watch(
             box.tick()
         except Exception:  # noqa: BLE001  one failed look must not end the black box
             _log.exception("keeping the black box failed")
-        if box.closed and not given_back:
+        if box.page.closed and not given_back:
             given_back = True
             deregister()
     part()  # first of all: its pod may be about to end
     _in_background("ending", box.learn_ending)
-    closed = box.closed
+    closed = box.page.closed
     if closed:
         deregister()
     _log.info("the rank is gone (%s)", "its work was over" if closed else "not announced")

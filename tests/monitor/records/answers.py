@@ -59,6 +59,5 @@ def answer(*ring, group="rg_0", rank=0, size=2, torch=..., **changes):
         "dropped": 0,
         "torch": torch,
         "torch_only": [],
-        "sources": {},
     }
     return whole | changes
