@@ -11,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lightkeeper.worker_server import attach, guarded
+from lightkeeper.worker_server import attach
+from lightkeeper.worker_server.harmless import guarded
 
 if TYPE_CHECKING:
     from lightkeeper.worker_server.rank.reporter import Reporter

@@ -299,11 +299,11 @@ class Figure:
 
 
 def figures() -> Iterator[Figure]:
-    yield Figure("lines of the product", lines(*PRODUCT), 76_100)
+    yield Figure("lines of the product", lines(*PRODUCT), 76_000)
     for package, most in PACKAGES.items():
         yield Figure(f"  of these {package}", lines(package), most)
     yield Figure("lines of monitor and gate", lines("monitor", "gate"), 52_800)
-    yield Figure("lines of tests and experiments", lines("tests", "experiments"), 113_500)
+    yield Figure("lines of tests and experiments", lines("tests", "experiments"), 113_900)
     hard = [
         f"{path.relative_to(ROOT)}:{name}"
         for path in python_files(*PRODUCT)

@@ -151,5 +151,5 @@ def test_on_the_wire_they_are_rows_and_come_back_as_they_were():
     identity = wire.Identity("job", wire.GroupName("rg_0"), 0, 4, wire.Host("a"), 1, "x")
     report = wire.StateReport(identity, wire.Process(alive=True, state="S"), None, heads)
     plain = json.loads(json.dumps(wire.to_json(report)))
-    assert plain["heads"] == [["nccl:default_pg", 4, 2, 1, "all_reduce", 0.0, None, 2, 0.0]]
+    assert plain["heads"] == [["nccl:default_pg", 4, 2, 1, "all_reduce", 0.0, 2, 2, 0.0]]
     assert wire.parse_state(plain).heads == heads
