@@ -97,6 +97,7 @@ class Sandbox:
         write_csv(self.home / "trace.csv", slow.columns())
         (self.home / "meta.yaml").write_text("dp_size: 4\npp_size: 2\ntp_size: 2\nworld_size: 16\n")
         (self.home / "rank.py").write_text(textwrap.dedent(RANK))
+        (self.home / "train.py").write_text("")  # one that trains stands in tests/examples
 
     def _start(self) -> None:
         def start(*words: str) -> None:

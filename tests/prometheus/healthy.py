@@ -1,8 +1,9 @@
 """What the shipped alerts say of a real fleet that trains on: some looks at its pages, drawn out.
 
 A healthy hour cannot be waited for. Each counter of the pages is continued for 80 minutes as it
-grew between the first look and the last, each gauge shows again and again what it showed, and
-promtool evaluates rules and alerts, with all their pauses, over that.
+grew between the first look and the last, each gauge shows again and again what it showed, each time
+stamp is again and again as old as it was, and promtool evaluates rules and alerts, with all their
+pauses, over that.
 """
 
 from __future__ import annotations
@@ -71,13 +72,17 @@ def drawn_out(looks: Sequence[Look], *, stands: bool = False) -> Iterator[dict[s
     between_s, samples = last.at_s - first.at_s, int(MINUTES * 60 / STEP_S)
     for (name, labels), value in last.values.items():
         inside = ",".join(f"{label}={json.dumps(text)}" for label, text in labels)
-        if name.endswith(("_total", "_timestamp_seconds")):
+        seen = [(look.at_s, look.values[name, labels])
+                for look in looks if (name, labels) in look.values]  # fmt: skip
+        if name.endswith("_total"):
             grown = 0.0 if stands else value - first.values.get((name, labels), value)
-            start = value - last.at_s if name.endswith("_seconds") else value
-            notation = f"{start:.9f}{grown / between_s * STEP_S:+.9f}x{samples}"
+            notation = f"{value:.9f}{grown / between_s * STEP_S:+.9f}x{samples}"
+        elif name.endswith("_timestamp_seconds"):  # as old as it was at a look
+            clock = [0.0 if stands else number * STEP_S for number in range(samples)]
+            ages = cycle([at_s - then for at_s, then in seen])
+            notation = " ".join(f"{now - age:.9f}" for now, age in zip(clock, ages))  # noqa: B905
         else:
-            shown = [look.values[name, labels] for look in looks if (name, labels) in look.values]
-            notation = " ".join(f"{value:.9f}" for value in islice(cycle(shown), samples))
+            notation = " ".join(f"{shown:.9f}" for _, shown in islice(cycle(seen), samples))
         yield {"series": f"{name}{{{inside}}}", "values": notation}
 
 
