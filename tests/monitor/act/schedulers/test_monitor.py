@@ -71,9 +71,9 @@ def until(condition, what):
 
 
 def evictions(path):
-    """What the store knows of them."""
+    """What the store knows of them: an eviction by hand is an incident, too."""
     with closing(sqlite3.connect(path)) as db:
-        return " ".join(body for (body,) in db.execute("SELECT body FROM evictions"))
+        return " ".join(body for (body,) in db.execute("SELECT body FROM records"))
 
 
 def quarantine(monitor, host):
