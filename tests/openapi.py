@@ -140,6 +140,9 @@ def _schemas(answers: Sequence[type]) -> dict[str, Schema]:
             _describe(schemas[name], about)
     for name, schema in schemas.items():
         schema["description"] = inspect.cleandoc(schema.get("description", name))
+        for value in schema.get("properties", {}).values():
+            if value.get("default") == {}:  # msgspec 0.22 says it, 0.23 of some does not
+                del value["default"]
         if "properties" in schema and name not in {order.__name__ for order in orders}:
             _leave_out(schema, left_out.get(name, set()))
     schemas["HostEntry"]["properties"]["report"] = dict(schemas["StateReport"])

@@ -883,7 +883,7 @@ class FlightRecord:
     """The answer of `GET /v1/flight_recorder`: the ring and torch's own record, side by side.
 
     The ring does not see what C++ starts by itself (DDP's reducer), nor calls by a name imported
-    before the attach; with NCCL an exit means that the host went on, not that the GPU is done. In
+    before the attach; with NCCL an exit means that the host continued, not that the GPU is done. In
     gloo's record `state` is always 'scheduled', and `retired` also comes after a failure.
     """
 

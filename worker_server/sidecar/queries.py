@@ -96,7 +96,7 @@ def answer_error(exc: Exception) -> Response:
 
 
 def harden(response: Response) -> Response:
-    """No character that moves a terminal (but with `raw=1`); what browsers have to be told."""
+    """No character that moves a terminal (but with `raw=1`); what browsers need."""
     if request.args.get("raw") != "1":
         response.set_data(escaped_body(response.get_data(), response.mimetype))
     response.headers["X-Content-Type-Options"] = "nosniff"
