@@ -508,6 +508,8 @@ _LOOK_AGAIN_S: Final = 0.25
 _UNRENEWED_S: Final = 25.0
 """A kubelet renews its node's lease every 10 s (a quarter of `nodeLeaseDurationSeconds`); one that
 has not renewed it twice does not answer. Kubernetes says so after 40 s, or 50 s since 1.32."""
+_LOOKS_APART_S: Final = 10.0
+"""`Ends` looks every 3 s. What lies between looks further apart was not seen."""
 _NODES_MOST: Final = 10_000
 _GRACE_S: Final = 5
 """Between SIGTERM and SIGKILL of a pod. An evicted group hangs or is faulty and leaves no
@@ -617,7 +619,8 @@ class Kubernetes(Scheduler):
         self._api = api
         self._options = options or KubeOptions()
         self._ended: set[object] = set()  # uids of pods that we had deleted
-        self._leases: dict[str, tuple[object, float]] = {}  # node -> renewed when, seen since
+        self._leases: dict[str, tuple[object, float, float]] = {}
+        """Node -> when its lease was renewed, since when we see that, and our last look."""
 
     def checks(self, timeout_s: float) -> Sequence[Check]:
         namespaces = {place.labels.get("namespace", "") for place in self._everyone()} - {""}
@@ -660,9 +663,7 @@ class Kubernetes(Scheduler):
     def ends(self, places: Sequence[Place], timeout_s: float) -> Iterator[Ended]:
         deadline, now_s = self._deadline(timeout_s), datetime.now(UTC).timestamp()
         ask = cache(partial(self._named, deadline=deadline))  # ranks share pods and nodes
-        unrenewed_s = cache(
-            lambda node: run_within(partial(self._unrenewed_s, node, deadline), deadline.left_s())
-        )
+        unrenewed_s = cache(partial(self._unrenewed_s, deadline=deadline))
         for place in places:
             name, namespace = (place.labels.get(key, "") for key in ("pod", "namespace"))
             host = place.labels.get("node") or str(place.host)
@@ -671,11 +672,10 @@ class Kubernetes(Scheduler):
             pods = {_at(pod, "metadata", "uid"): pod for pod in ask(_pods(namespace), name)}
             nodes = [*ask(_NODES, host), None] if DNS.fullmatch(host) else [{}]
             uid = place.labels.get("pod_uid")
-            still_s = unrenewed_s(host)
             for words, detail, for_s in end_facts(pods.get(uid), nodes[0], now_s):
                 ours = uid in self._ended and words.startswith(("end deleted", "end gone"))
                 fact = "end ours" if ours else words
-                if fact == "end runs" and still_s >= _UNRENEWED_S:
+                if fact == "end runs" and (still_s := unrenewed_s(host)) >= _UNRENEWED_S:
                     fact, for_s = "end unrenewed", still_s  # noqa: PLW2901
                 if (said := read_fact("Kubernetes", fact, detail, for_s)) is not None:
                     yield place, said
@@ -856,20 +856,25 @@ class Kubernetes(Scheduler):
 
     def _unrenewed_s(self, node: str, deadline: Deadline) -> float:
         """For how long we see that its kubelet has renewed no lease of this node; 0: it renews it,
-        or we may not see it. By our clock from the first look on, since kubelets have their own.
+        or we may not see it. By our clock from the first look on, since kubelets have their own,
+        and without a gap between looks: while the API server is away nobody can renew.
         """
         if DNS.fullmatch(node) is None:
             return 0.0
+        ask = partial(self._api.ask, "GET", f"{_LEASES}/{node}", deadline)
         try:
-            renewed = _at(self._api.ask("GET", f"{_LEASES}/{node}", deadline), "spec", "renewTime")
-        except KubeError:
+            renewed = _at(run_within(ask, deadline.left_s()), "spec", "renewTime")
+        except NotDone:
+            self._leases.pop(node, None)
             return 0.0
         if len(self._leases) > _NODES_MOST:
             self._leases.clear()
-        before = self._leases.get(node)
-        if renewed is None or before is None or before[0] != renewed:
-            self._leases[node] = before = (renewed, time.monotonic())
-        return time.monotonic() - before[1]
+        now_s = time.monotonic()
+        before, since_s, looked_s = self._leases.get(node, (None, now_s, now_s))
+        if renewed is None or renewed != before or now_s - looked_s > _LOOKS_APART_S:
+            since_s = now_s
+        self._leases[node] = renewed, since_s, now_s
+        return now_s - since_s
 
     def _look(self, wanted: WantedPod, deadline: Deadline) -> Body | None:
         """The pod as it is now; None when it is gone."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -425,6 +426,30 @@ def test_a_kubelet_that_renews_no_lease_is_lost_before_its_node_is(kube_world, a
     assert not look()
     assert end(kube_world, place, away).done
     assert graces(kube_world) == [5, 0]
+
+
+@pytest.mark.parametrize("gap", ["the API server was away", "nobody looked"])
+def test_a_lease_says_nothing_of_the_time_in_which_nobody_saw_it(kube_world, monkeypatch, gap):
+    """No kubelet can renew while the API server is away."""
+    kube, clock = kube_world.kube, SimpleNamespace(now_s=1000.0)
+    monkeypatch.setattr(kubernetes, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    kube.add_node("lost")
+    kube.leases["lost"] = "0"
+    place = kube_world.start("rg_1.0", "lost")
+
+    def look(after_s):
+        clock.now_s += after_s
+        [(_, said)] = kube_world.scheduler.ends([place], SOON_S)
+        return said.code
+
+    assert [look(after_s) for after_s in (0, 9, 9, 6)] == ["runs"] * 4
+    if gap == "nobody looked":
+        clock.now_s += 60
+    else:
+        kube.allow = lambda verb, resource, namespace: resource != "leases"
+        assert look(3) == "runs"
+        kube.allow = None
+    assert [look(after_s) for after_s in (3, 9, 9, 6, 3)] == ["runs"] * 4 + ["node-lost"]
 
 
 @pytest.mark.parametrize("seen", ["renewed", "forbidden", "none"])

@@ -65,8 +65,9 @@ def exercise(world, scheduler):
         scheduler.remove("rg_2", [nameless], REASON, INCIDENT, SOON_S),
     ]
     world.kube.lingering = True
-    world.kube.set_ready(NODE, "Unknown")
     gone = world.start("rg_3.0", NODE)
+    assert [said.code for _, said in scheduler.ends([gone], SOON_S)] == ["runs"]
+    world.kube.set_ready(NODE, "Unknown")
     assert [said.code for _, said in scheduler.ends([gone], SOON_S)] == ["node-lost"]
     fence = Lost(lambda: True, lambda host: None)
     outcomes += [scheduler.remove("rg_3", [gone], REASON, INCIDENT, SOON_S, lost=fence)]
