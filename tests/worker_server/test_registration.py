@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -123,6 +124,24 @@ def test_a_monitor_of_many_says_when_to_come_again_within_bounds(said, waits_s):
     lease._heed(200, b'{"schema": 1, "renew_s": 7}')
     lease._heed(200, f'{{"schema": 1, "renew_s": {said}}}'.encode())
     assert lease._renew_s == waits_s
+
+
+def test_a_time_that_is_out_of_bounds_costs_nothing_else_of_the_answer():
+    lease = Registrar("http://127.0.0.1:9", FakeEndpoint(), None)
+    lease._heed(403, b'{"renew_s": 90, "asks_again": false, "error": "no"}')
+    assert (lease._renew_s, lease._endpoint.allowed, lease._refusal) == (0.0, [False], "no")
+
+
+def test_a_name_that_cannot_be_written_down_ends_no_lease(start_monitor):
+    """The folder of the endpoint file may be full."""
+
+    class Full(FakeEndpoint):
+        def know_as(self, name):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monitor, endpoint = start_monitor(answer=lambda _: (200, {"known_as": "my_0"})), Full()
+    with registered(monitor.url, endpoint):
+        eventually(lambda: len(monitor.calls) >= 3, "it is tried again")
 
 
 def test_a_monitor_says_whether_dead_connections_may_be_shut():

@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
-from msgspec import Meta, MsgspecError, Struct
+from msgspec import MsgspecError, Struct
 from msgspec.json import decode
 
 from lightkeeper.worker_server import home, run_dir, wire
@@ -70,6 +70,7 @@ _ANSWER_S = 3.0
 _PARTING_S = 0.3
 """For the last words of a rank whose pod is ending."""
 _MIN_WAIT_S, _MAX_WAIT_S = 1.0, 15.0
+_RENEW_MOST_S = 60.0
 _LOOK_S = 0.5
 """Between two checks of the rank's name."""
 _HINT = " (start `lightkeeper monitor` here, or set LIGHTKEEPER_MONITOR to where it is)"
@@ -245,12 +246,12 @@ class Registrar(threading.Thread):
             status, answer = home.request(
                 method, self._url + path, within_s, body=body, headers=headers
             )
+            if method == "POST":
+                self._heed(status, answer)
         except OSError as exc:
             return exc.strerror or str(exc) or type(exc).__name__
         except (http.client.HTTPException, ValueError) as exc:
             return repr(exc)
-        if method == "POST":
-            self._heed(status, answer)
         return None if status == http.HTTPStatus.OK else f"HTTP {status}"
 
     def _heed(self, status: int, body: bytes) -> None:
@@ -264,7 +265,7 @@ class Registrar(threading.Thread):
         refuses = (_REFUSED <= status < _BROKEN or status == _FULL) and not answer.soon
         if refuses and answer.error and refused is None:
             self._refusal = error.rstrip(".")
-        if answer.renew_s is not None:
+        if answer.renew_s is not None and 0 <= answer.renew_s <= _RENEW_MOST_S:
             self._renew_s = answer.renew_s
         if answer.asks_again is not None:
             self._endpoint.allow(answer.asks_again)
@@ -281,7 +282,7 @@ class _Answer(Struct):
     error: str = ""
     refused_name: str | None = None
     known_as: str | None = None
-    renew_s: Annotated[float, Meta(ge=0, le=60)] | None = None
+    renew_s: float | None = None
     asks_again: bool | None = None
     soon: bool = False
 
@@ -410,7 +411,9 @@ def check_self(settings: Settings, port: int, endpoint: Path) -> None:
     """
     host = _ANY.get(settings.bind, settings.bind)
     where = f"{settings.scheme}://{f'[{host}]' if ':' in host else host}:{port}{wire.PATH_HEALTHZ}"
-    whoever = ssl._create_unverified_context()  # noqa: S323  it is ourselves
+    whoever = None
+    if settings.scheme == "https":
+        whoever = ssl._create_unverified_context()  # noqa: S323  it is ourselves
     with contextlib.suppress(OSError, http.client.HTTPException):
         home.request("GET", where, _TIMEOUT_S, context=whoever)
         os.utime(endpoint)
