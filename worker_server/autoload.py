@@ -114,7 +114,7 @@ def _exchange(name: str, current: Callable[..., Any], new: Callable[..., Any]) -
 
 def _named_by(signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, str]:
     """The variables of the rank that a call makes of this process; empty if it makes none."""
-    with suppress(TypeError, ValueError):  # wrong arguments are torch's concern
+    with suppress(Exception):  # wrong arguments are torch's concern
         call = signature.bind(*args, **kwargs).arguments
         rank, size = (
             int(os.environ.get(name.upper(), "-1") if call.get(name, -1) == -1 else call[name])

@@ -307,6 +307,8 @@ INITS = {
     "wrong arguments are the callee's concern": (
         FAILS_ONCE.format("colour=3") + BY_CALL, {}, PLAIN, ["TypeError", ["gloo", 2, 1]],
         ["job.1"], BECAME),
+    "an address that is no text is the callee's concern": (
+        CALL.format("'gloo', 1, None, 2, 1"), {}, PLAIN, [["gloo", 2, 1]], [], STAYED),
     "no rank": (CALL.format("'gloo'"), {}, PLAIN, [["gloo", -1, -1]], [], STAYED),
     "a rank beyond its world": (
         CALL.format("'gloo', rank=2, world_size=2"), {}, PLAIN, [["gloo", 2, 2]], [], STAYED),
