@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from msgspec import Meta, ValidationError, convert
@@ -22,22 +22,28 @@ class SettingError(ValueError):
     """A variable with an invalid value; the message names it."""
 
 
+_Port = Annotated[int, Meta(ge=0, lt=65536)]
+_Flag = Literal["0", "1"]
+_Seconds = Annotated[float, Meta(ge=0, lt=1e9)]
+_READ_BY: Final[Mapping[Any, tuple[Callable[[str], object], str]]] = {
+    int: (int, "a whole number"),
+    _Port: (int, "a port, 0 to 65535"),
+    _Flag: (str, "0 or 1"),
+    _Seconds: (float, "a number of seconds >= 0"),
+}
+
+
 def read_setting(environ: Mapping[str, str], name: str, kind: Any, usual: Any = 0) -> Any:
     """The variable's value; the usual one if it is not set, or empty.
 
     Raises:
         SettingError: it is not of this kind.
     """
-    text = environ.get(name, "").strip()
+    text, (read, expected) = environ.get(name, "").strip(), _READ_BY[kind]
     try:
-        return convert(text, kind, strict=False) if text else usual
-    except ValidationError as exc:
-        raise SettingError(f"{name}={text!r}: {exc}") from exc
-
-
-_Port = Annotated[int, Meta(ge=0, lt=65536)]
-_Flag = Literal["0", "1"]
-_Seconds = Annotated[float, Meta(ge=0, lt=1e9)]
+        return convert(read(text), kind) if text else usual
+    except (ValueError, ValidationError) as exc:
+        raise SettingError(f"{name}={text!r} is not {expected}") from exc
 
 
 @dataclass(frozen=True, slots=True)
