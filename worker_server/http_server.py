@@ -147,7 +147,9 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
             self.received(b"")
 
     def received(self, data: bytes) -> bool:
-        """Parse one request, and the next once its answer was taken; waitress parses all."""
+        """Parse one request, and the next one once the client has taken the answer: waitress would
+        parse all that a client sends in a row, before it looks at others.
+        """
         with self.requests_lock:
             self._unread += data
             while self._unread and not (
@@ -236,7 +238,9 @@ class Connections:
             channel.handle_close()
 
     def _oldest(self) -> Channel | None:
-        """Who has waited longest, and long enough; sorted at most 100 times a second (1 ms)."""
+        """The one that has waited longest, and long enough. Its queue is rebuilt at most 100
+        times a second: that costs a millisecond with a thousand connections.
+        """
         now_s = time.monotonic()
         if now_s - self._queued_s > _QUEUE_KEPT_S:
             self._queued_s = now_s
@@ -457,7 +461,9 @@ class TlsChannel(Channel):
                 self.handle_close()
 
     def send(self, data: bytes, do_close: bool = True) -> int:
-        """Send what OpenSSL takes; after a refusal it gets the same bytes again, as it needs."""
+        """Send what OpenSSL takes. After a refusal it needs the same bytes again, and gets them:
+        waitress discards only what was sent.
+        """
         try:
             with self._tls:
                 sent = self.socket.send(data)

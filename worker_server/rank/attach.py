@@ -268,7 +268,9 @@ def attach(overrides: Mapping[str, str] | None = None) -> Reporter:
 
 @contextlib.contextmanager
 def _streams_reserved() -> Iterator[None]:
-    """No file of ours takes a missing standard stream's number: C would print into our page."""
+    """No file of ours takes the number of a standard stream that the program was started without:
+    what C code prints to it would be written into our page.
+    """
     taken: list[int] = []
     try:
         while not taken or taken[-1] < 3:

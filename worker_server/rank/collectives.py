@@ -559,7 +559,9 @@ class Recorder:
         return self._site_in_plumbing(innermost)
 
     def _site_in_plumbing(self, frame: FrameType | None) -> int:
-        """The outermost frame of torch's that is no mere caller; else the library's nearest."""
+        """The outermost frame of torch's that was not only handed something to call; else the
+        standard library's nearest, which handed it a function of torch's.
+        """
         outermost = nearest = None
         while frame is not None:
             path = frame.f_code.co_filename

@@ -166,7 +166,9 @@ def _backend(group: Any) -> str:
 def _shut(
     inode: int, file: int, store_port: str = "", addresses: Collection[object] | None = None
 ) -> bool:
-    """Shut a connection down if the file is still that socket, with a peer at these addresses."""
+    """Shut a connection down if the file is still that socket, and its peer, at one of these
+    addresses, is of the job.
+    """
     try:
         if os.fstat(file).st_ino != inode:
             return False

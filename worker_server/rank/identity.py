@@ -352,7 +352,9 @@ def _pod(environ: Mapping[str, str], hostname: Callable[[], str], read: Read) ->
 
 
 def _uid(mounts: str) -> str:
-    """The uid in the kubelet's paths, unless there are several: all pods' folder is mounted."""
+    """The uid in the kubelet's paths, if all of them agree: a pod that mounts the folder of all
+    pods sees many.
+    """
     uids = {match.group(1) for match in _POD_UID.finditer(mounts)}
     return uids.pop() if len(uids) == 1 else ""
 

@@ -70,7 +70,9 @@ class Loop:
         return self.step_of(self.facts.step) if self._open else None
 
     def step_of(self, step: int, committed: bool = False) -> int:
-        """An attempt's step as TorchFT numbers it now: a heal has replaced weights and number."""
+        """An attempt's step as TorchFT numbers it now: after a heal before the forward pass, the
+        number with which the attempt began belongs to replaced weights.
+        """
         number = getattr(self.manager, "_step", None)
         return max(step, number - committed) if number.__class__ is int else step
 

@@ -296,7 +296,9 @@ class ReportSource:
             self._loop.due = True
 
     def count_step(self, step: int) -> None:
-        """The optimizer made a step: a local one if a TorchFT Manager votes on commits."""
+        """The optimizer made a step: with a TorchFT Manager a local one, for its votes are commits;
+        else a step that is a commit too.
+        """
         if self._loop.manager is None:
             self.step(step)
         else:
@@ -312,7 +314,9 @@ class ReportSource:
             self.disable(exc)
 
     def note_loss(self, loss: Any) -> None:
-        """The latest mean loss, apart from its step; a source nearer to the loop is preferred."""
+        """The latest loss, a mean over ranks, from a hook that gets it apart from the step; ignored
+        if a source nearer to the loop reports the steps.
+        """
         if self._steps_thread == _LOST or self._thread not in (0, get_ident()):
             return
         try:

@@ -253,7 +253,9 @@ class _Joining:
 
 
 def _silence_s(row: TcpSocket) -> float:
-    """For how long nobody has answered, at first sight: later, a peer may repeat an old answer."""
+    """For how long nobody has answered, at the first sight of it: later, what a peer sends again
+    repeats an old acknowledgement.
+    """
     retries_s = row.again_s * (1 - 0.5**row.retries)
     return retries_s if row.state == _SYN_SENT else min(row.heard_s, retries_s + row.sent_s)
 
@@ -352,7 +354,9 @@ class Network:
             yield self._row(row, uses, now_s)
 
     def _missing(self, now_s: float) -> tuple[Connection, ...]:
-        """The store that the rank joins, if it is not connected, or by a name on loopback."""
+        """The store that the rank joins, if it has no connection to it, or if a host's name led it
+        to a loopback address: there it meets nobody of another host.
+        """
         server = self._opened().get("joining")
         if not isinstance(server, str) or not re.fullmatch(r"[!-~]{1,40}:\d{1,5}", server):
             self._joining = None
@@ -416,7 +420,9 @@ class Network:
 
 
 def inodes_of(pid: int) -> frozenset[int]:
-    """Sockets of a process and its children, but for ours: a rank that is process 1 adopts us."""
+    """Sockets that a process and its children hold open, but for ours: a rank that is the first
+    process of its container adopts its sidecar.
+    """
     family = run_dir.family(pid)
     ours = run_dir.family(os.getpid()) if os.getpid() in family[1:] else []
     return frozenset(n for each in family if each not in ours for n in run_dir.sockets(each))

@@ -330,7 +330,9 @@ def _look_of(threads: list[dict[str, Any]], pid: int, now_s: float) -> ProcessLo
 
 
 def _behind(main: Sequence[Call], looks: Iterable[ThreadLook]) -> ThreadLook | None:
-    """TorchFT's quorum thread, if it runs the user's code (a state) and the main one waits."""
+    """TorchFT's thread for quorums, which asks the user's code for the state that a group which
+    heals is to get, while the main thread waits for it.
+    """
     for look in looks if _runs(main, "wait_quorum") else ():
         at = innermost(look.calls) if _runs(look.calls, "_async_quorum") else None
         if at is not None and origin(look.calls[at].path) is Origin.USER:

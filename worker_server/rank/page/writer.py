@@ -652,5 +652,7 @@ class PageWriter:
 
 
 def serves_training() -> bool:
-    """True if no Python thread: autograd's own run hooks while the training one waits for them."""
+    """True if this is not a Python thread: autograd runs hooks in its own threads, while the
+    training thread waits for them in `backward`.
+    """
     return isinstance(threading.current_thread(), threading._DummyThread)

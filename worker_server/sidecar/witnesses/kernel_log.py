@@ -96,7 +96,9 @@ class KernelLog(MachineWitness):
             raise CannotReadError(_HELP.get(exc.errno or 0, exc.strerror or str(exc))) from exc
 
     def _records(self, fd: int) -> Iterator[str]:
-        """One by each read; a plain file has many. A line with a blank first continues the last."""
+        """One by each read; a plain file has many. Lines that begin with a blank belong to the one
+        before.
+        """
         for _ in range(_RECORDS_MOST):
             try:
                 blob = os.read(fd, _RECORD_BYTES)

@@ -80,7 +80,9 @@ class Seat:
 
 
 class Families:
-    """The ranks of a run directory and what they started, two minutes beyond its end."""
+    """The ranks of a run directory and what they started. A killed child is no longer in /proc, so
+    it is known for two minutes more.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -75,7 +75,9 @@ class MachineWitness:
         raise NotImplementedError
 
     def rose(self, key: Hashable, value: int | None) -> int:
-        """By how much a counter rose since the last look; 0 where that cannot be known."""
+        """By how much a counter rose since the last look: 0 at the first one, after somebody set it
+        back, and without a value.
+        """
         before = self._values.get(key, value)
         if value is None or before is None:
             return 0
