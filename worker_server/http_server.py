@@ -147,9 +147,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
             self.received(b"")
 
     def received(self, data: bytes) -> bool:
-        """Parse one request, and the next one once the client has taken the answer: waitress would
-        parse all that a client sends in a row, before it looks at others.
-        """
+        """Parse one request, the next once its answer is taken: waitress would parse all."""
         with self.requests_lock:
             self._unread += data
             while self._unread and not (
@@ -238,9 +236,7 @@ class Connections:
             channel.handle_close()
 
     def _oldest(self) -> Channel | None:
-        """The one that has waited longest, and long enough. Its queue is rebuilt at most 100
-        times a second: that costs a millisecond with a thousand connections.
-        """
+        """Who waited longest, and long enough; sorted at most 100 times a second (1 ms each)."""
         now_s = time.monotonic()
         if now_s - self._queued_s > _QUEUE_KEPT_S:
             self._queued_s = now_s
@@ -461,9 +457,7 @@ class TlsChannel(Channel):
                 self.handle_close()
 
     def send(self, data: bytes, do_close: bool = True) -> int:
-        """Send what OpenSSL takes. After a refusal it needs the same bytes again, and gets them:
-        waitress discards only what was sent.
-        """
+        """Send what OpenSSL takes; after a refusal it gets the same bytes again, as it must."""
         try:
             with self._tls:
                 sent = self.socket.send(data)

@@ -166,9 +166,7 @@ def _backend(group: Any) -> str:
 def _shut(
     inode: int, file: int, store_port: str = "", addresses: Collection[object] | None = None
 ) -> bool:
-    """Shut a connection down if the file is still that socket, and its peer, at one of these
-    addresses, is of the job.
-    """
+    """Shut a connection that is still that socket, to a peer of the job at these addresses."""
     try:
         if os.fstat(file).st_ino != inode:
             return False

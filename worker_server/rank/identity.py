@@ -352,9 +352,7 @@ def _pod(environ: Mapping[str, str], hostname: Callable[[], str], read: Read) ->
 
 
 def _uid(mounts: str) -> str:
-    """The uid in the kubelet's paths, if all of them agree: a pod that mounts the folder of all
-    pods sees many.
-    """
+    """The uid in the kubelet's paths; none if they differ: all pods' folder is mounted."""
     uids = {match.group(1) for match in _POD_UID.finditer(mounts)}
     return uids.pop() if len(uids) == 1 else ""
 

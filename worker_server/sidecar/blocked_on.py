@@ -37,9 +37,7 @@ _PATH_MOST: Final = 4096
 
 
 def syscall_of(pid: int, thread: int | None = None, proc: Path = Path("/proc")) -> list[int]:
-    """Number and arguments of the system call that a thread, else the main one, is in; empty: it is
-    in none, or that is not permitted.
-    """
+    """Number and arguments of a thread's system call (else the main one's); empty: hidden."""
     try:
         words = (proc / f"{pid}/task/{thread or pid}/syscall").read_text("ascii").split()
         return [int(words[0]), *(int(word, 16) for word in words[1:7])]

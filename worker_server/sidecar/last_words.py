@@ -415,9 +415,7 @@ class Remains:
         return summary, wire.Trace(traceback, _UNCAUGHT + thread, age_s)
 
     def hidden(self, since_s: float | None) -> str | None:
-        """An error of the rank's own that TorchFT hid from the program, and where, if it was raised
-        less than so many seconds ago.
-        """
+        """The rank's own error that TorchFT hid, and where, if it is younger than `since_s`."""
         note = self._page.note(layout.NOTE_HIDDEN, time.monotonic_ns())
         if note is None or (since_s is not None and note[1] > since_s):
             return None

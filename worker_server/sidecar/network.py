@@ -253,9 +253,7 @@ class _Joining:
 
 
 def _silence_s(row: TcpSocket) -> float:
-    """For how long nobody has answered, at the first sight of it: later, what a peer sends again
-    repeats an old acknowledgement.
-    """
+    """Seconds without an answer, at first sight: later, a peer that repeats sends old ones."""
     retries_s = row.again_s * (1 - 0.5**row.retries)
     return retries_s if row.state == _SYN_SENT else min(row.heard_s, retries_s + row.sent_s)
 
@@ -420,9 +418,7 @@ class Network:
 
 
 def inodes_of(pid: int) -> frozenset[int]:
-    """Sockets that a process and its children hold open, but for ours: a rank that is the first
-    process of its container adopts its sidecar.
-    """
+    """Open sockets of a process and its children, but ours: process 1 adopts its sidecar."""
     family = run_dir.family(pid)
     ours = run_dir.family(os.getpid()) if os.getpid() in family[1:] else []
     return frozenset(n for each in family if each not in ours for n in run_dir.sockets(each))

@@ -96,9 +96,7 @@ def answer_error(exc: Exception) -> Response:
 
 
 def harden(response: Response) -> Response:
-    """No character that moves a terminal (but with `raw=1`); for browsers no content sniffing, no
-    cache, no referrer, no framing.
-    """
+    """No character that moves a terminal (but `raw=1`); no sniffing, cache, referrer, framing."""
     if request.args.get("raw") != "1":
         response.set_data(escaped_body(response.get_data(), response.mimetype))
     response.headers["X-Content-Type-Options"] = "nosniff"

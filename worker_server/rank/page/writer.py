@@ -652,7 +652,5 @@ class PageWriter:
 
 
 def serves_training() -> bool:
-    """True if this is not a Python thread: autograd runs hooks in its own threads, while the
-    training thread waits for them in `backward`.
-    """
+    """True in a thread that Python did not start: autograd runs hooks there, and training waits."""
     return isinstance(threading.current_thread(), threading._DummyThread)

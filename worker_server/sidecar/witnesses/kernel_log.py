@@ -96,9 +96,7 @@ class KernelLog(MachineWitness):
             raise CannotReadError(_HELP.get(exc.errno or 0, exc.strerror or str(exc))) from exc
 
     def _records(self, fd: int) -> Iterator[str]:
-        """One by each read; a plain file has many. Lines that begin with a blank belong to the one
-        before.
-        """
+        """One a read, many of a file; a line with a blank first belongs to the one before."""
         for _ in range(_RECORDS_MOST):
             try:
                 blob = os.read(fd, _RECORD_BYTES)

@@ -80,9 +80,7 @@ class Seat:
 
 
 class Families:
-    """The ranks of a run directory and what they started. A killed child is no longer in /proc, so
-    it is known for two minutes more.
-    """
+    """Ranks of a run directory and what they started; a killed child stays for two minutes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -75,9 +75,7 @@ class MachineWitness:
         raise NotImplementedError
 
     def rose(self, key: Hashable, value: int | None) -> int:
-        """By how much a counter rose since the last look: 0 at the first one, after somebody set it
-        back, and without a value.
-        """
+        """By how much a counter rose since the last look; 0 at the first and after a reset."""
         before = self._values.get(key, value)
         if value is None or before is None:
             return 0
