@@ -620,7 +620,7 @@ class Pipeline:
             incident = drawn.get((verdict.kind, verdict.suspects))
             waits = None if incident is None else incident.verdict.waits
             decides = incident is not None and incident.state is State.PENDING
-            all_in = len(verdict.suspects) + len(verdict.victims)
+            all_in = sum(r in self._history.tracks for r in (*verdict.suspects, *verdict.victims))
             enough = waits is not None and (decides or waits.ranks >= all_in)
             if graph is not None and not enough:
                 waits = _guarded(_MAP, failures, partial(wait_map, self._history, graph, verdict))
