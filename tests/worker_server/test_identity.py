@@ -52,6 +52,7 @@ def who(*environs, hostname="box"):
     [
         pytest.param([], "job.0", 1, "job", "box", id="nobody"),
         pytest.param([TORCHRUN], "job.5", 8, "run-7", "box", id="torchrun"),
+        pytest.param([{"RANK": "03", "WORLD_SIZE": "8"}], "job.3", 8, "job", "box", id="as-torch"),
         pytest.param([TORCHRUN, {"TORCHELASTIC_RUN_ID": "none"}], "job.5", 8, "job", "box",
                      id="torchrun-without-run-id"),
         pytest.param([TORCHRUN, {"TORCHELASTIC_RUN_ID": "0b8f0c5e-3d2a-4b4e-9d54-2f6a1f0c8d11"}],

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightkeeper.worker_server.rank.settings import (
-    SettingError,
-    Settings,
-    for_sidecar,
-    read_setting,
-)
+from lightkeeper.worker_server.rank.settings import SettingError, Settings, for_sidecar
 
 
 def test_a_token_is_not_shown_when_settings_are_printed():
@@ -101,8 +96,3 @@ def test_files_are_found_by_a_sidecar_that_works_in_another_folder(monkeypatch, 
 def test_a_bad_value_is_refused_with_what_was_expected(environ, expected):
     with pytest.raises(SettingError, match=expected):
         Settings.from_environ(environ, 1)
-
-
-def test_a_number_may_have_zeros_in_front():
-    """As torch reads RANK; a rank of such a script is watched too."""
-    assert read_setting({"RANK": "03"}, "RANK", int) == 3

@@ -9,7 +9,9 @@ import weakref
 
 import pytest
 
+from lightkeeper.monitor.commands import status as offered
 from lightkeeper.monitor.commands.top import show_live
+from lightkeeper.monitor.show.terminal import tables
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGHUP, 129), (signal.SIGTERM, 143)])
@@ -61,3 +63,9 @@ def test_a_signal_in_a_callback_ends_the_screen_and_prints_nothing(
         show_live(ask, 0.01)
     assert ended.value.code == 128 + signal.SIGTERM
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_the_client_offers_the_orders_that_the_monitor_knows() -> None:
+    """It has its own list, to load nothing that lays out rows."""
+    assert offered.RANK_ORDERS == tables.RANK_ORDERS
+    assert offered.GROUP_ORDERS == tables.GROUP_ORDERS
