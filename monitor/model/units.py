@@ -25,13 +25,14 @@ _UNKNOWN: Final = "an unknown time"
 def clean(text: str, at_most: int = LONGEST) -> str:
     """Text from outside in one line, without characters that control a terminal or reorder text.
 
-    Removes control, format (with bidirectional overrides) and surrogate characters; for why format
-    characters, see Unicode Standard Annex 9 and "Trojan Source" (CVE-2021-42574).
+    Removes control, format (see "Trojan Source", CVE-2021-42574) and surrogate characters. Looks at
+    no more than 8 characters for each one that may be left.
     """
     if not (text.isascii() and text.isprintable()):
+        text, cut = text[: 8 * at_most], "…" if len(text) > 8 * at_most else ""
         line = "".join(" " if char.isspace() else char for char in text)
         harmless = (char for char in line if unicodedata.category(char) not in {"Cc", "Cf", "Cs"})
-        text = " ".join("".join(harmless).split())  # last: a removed character may leave two blanks
+        text = " ".join("".join(harmless).split()) + cut  # a removed character may leave two blanks
     return text if len(text) <= at_most else text[: at_most - 1] + "…"
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from itertools import pairwise
+from typing import Final
 from xml.etree import ElementTree
 
 import pytest
@@ -131,10 +132,12 @@ def test_damaged_ones_from_a_store_are_drawn_as_far_as_they_make_sense() -> None
     assert draw_graph(None) is None
 
 
-def test_a_huge_and_hostile_one_is_cut_and_escaped_in_a_bounded_time() -> None:
-    """As a bundle from elsewhere may bring it to `analyze --html`."""
-    ranks, evil = 10_000, "\"'><script>alert(1)</script>&\u202e\n\x1b[2J"
-    name = (evil * 10_000)[:10_000]
+EVIL: Final = "\"'><script>alert(1)</script>&\u202e\n\x1b[2J"
+
+
+def hostile(ranks: int) -> WaitMap:
+    """As a bundle from elsewhere may bring it; names as long as it has ranks."""
+    name = (EVIL * ranks)[:ranks]
     nodes = tuple(
         WaitNode("waits" if rank else "culprit", (f"{rank}{name}", name), 1 + rank % 2, rank % 9,
                  name, (name,) * 9, 1, (name,) * 9, 1)
@@ -143,9 +146,22 @@ def test_a_huge_and_hostile_one_is_cut_and_escaped_in_a_bounded_time() -> None:
     circles = [(rank, (rank + 1) % 24) for rank in range(ranks)]
     crossed = [(rank % 24, rank % 7) for rank in range(ranks)]
     edges = tuple(WaitEdge(*pair, name, 1.0, float("inf")) for pair in [*circles, *crossed] * 5)
-    began_s = time.process_time()
-    svg = drawn(draw_graph(WaitMap(1.0, nodes, edges)))
-    assert time.process_time() - began_s < 2.0
+    return WaitMap(1.0, nodes, edges)
+
+
+def cost_s(waits: WaitMap) -> float:
+    """CPU to draw it, the least of three times."""
+    taken_s = []
+    for _ in range(3):
+        began_s = time.process_time()
+        drawn(draw_graph(waits))
+        taken_s.append(time.process_time() - began_s)
+    return min(taken_s)
+
+
+def test_a_huge_and_hostile_one_is_cut_and_escaped_and_costs_no_more_than_a_large_one() -> None:
+    assert cost_s(hostile(20_000)) < 3 * cost_s(hostile(2_000))
+    svg = drawn(draw_graph(hostile(10_000)))
     assert 20_000 < len(svg) < 300_000
     assert len(boxes_of(svg)) == 24
     assert "&lt;script&gt;" in svg

@@ -69,6 +69,7 @@ def test_other_peoples_text_cannot_steer_a_terminal(text, harmless):
 def test_a_megabyte_of_name_is_cut():
     assert len(clean("x" * 1_000_000)) == 2000
     assert len(clean("ü" * 1_000_000, 50)) == 50
+    assert clean("a" + "\u200b" * 1_000_000 + "b", 50) == "a…"
 
 
 def test_every_kind_and_every_confidence_has_words():
