@@ -30,9 +30,13 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
 gc.disable()
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # `make test &` in a script: what tests start would inherit it, and Ctrl-C is tested, too
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# `nohup make test &` in a script: what tests start would inherit it, and both are tested, too
+for signal_, usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(signal_) is signal.SIG_IGN:
+        signal.signal(signal_, usual)
 
 # what tests start finds nobody's monitor on this machine, and nobody's token
 os.environ.setdefault("LIGHTKEEPER_MONITOR", "")

@@ -407,7 +407,7 @@ def test_a_rank_that_is_killed_is_told_by_its_sidecar_and_one_whose_work_is_over
     monitor, run_dir
 ):
     ends(run_dir, monitor.url, "reporter.close()")
-    eventually(lambda: monitor.calls[-1][0] == "DELETE", "it is given back")
+    eventually(lambda: monitor.calls and monitor.calls[-1][0] == "DELETE", "it is given back")
     assert last_words(monitor) == []
     ends(run_dir, monitor.url, "import os; os.kill(os.getpid(), 15); time.sleep(60)")
     last = eventually(lambda: last_words(monitor), "its end is sent")[-1]

@@ -36,16 +36,18 @@ class Others:
         self._folder = folder
         self._seen = []
 
-    def wait_for_them(self, *ranks):
-        """Until they all create a group, and so wait for this one."""
+    def wait_for_them(self, *ranks, nth=0):
+        """Until they all create their nth group, and so wait for this one."""
+
+        def creates(reader):
+            forming = reader.forming(time.monotonic_ns())
+            return forming if forming and forming.nth == nth else None
+
         for rank in ranks:
             page = self._folder / f"{rank}.page"
             reader = PageReader(wait_for(lambda: page.exists() and page, within_s=30, what="page"))  # noqa: B023
-            forming = wait_for(
-                lambda: reader.forming(time.monotonic_ns()),  # noqa: B023
-                within_s=30,
-                what=f"rank {rank} creates a group",
-            )
+            what = f"rank {rank} creates a group"
+            forming = wait_for(lambda: creates(reader), within_s=30, what=what)  # noqa: B023
             report = wire.StateReport(identity(), wire.Process(True), forming=forming)
             self._seen.append(wire.to_json(report)["forming"])
 
@@ -67,7 +69,7 @@ def run(rank, folder, port):
     )  # fmt: skip
     dist.new_group([0, 2])
     if rank == 2:
-        others.wait_for_them(1)
+        others.wait_for_them(1, nth=2)
     pair = dist.new_group([2, 1], timeout=timedelta(seconds=77), group_desc="pair")
     send_and_receive(rank, pair)
     dist.barrier()

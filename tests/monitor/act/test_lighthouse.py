@@ -19,6 +19,7 @@ from lightkeeper.monitor.act.lighthouse import (
 )
 from lightkeeper.monitor.model.names import ReplicaId
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Member
+from tests.deep import crossed
 from tests.monitor.fakes import FakeLighthouse
 
 CASES = Path(__file__).parent / "cases"
@@ -156,10 +157,13 @@ WORST = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("part", WORST.values(), ids=WORST)
-@pytest.mark.parametrize("before", ["", '<div class="member"><b>x</b>', '<li class="heartbeat">'])
-def test_no_page_of_the_largest_size_takes_long_to_read(part: str, before: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "before"),
+    crossed(WORST, ["", '<div class="member"><b>x</b>', '<li class="heartbeat">']),
+)
+def test_no_page_of_the_largest_size_takes_long_to_read(name: str, before: str) -> None:
     """300 KB of `<!--` took minutes, and a reference of 5,000 digits raised."""
+    part = WORST[name]
     tags = part.count("<") + part.count("&")
     fits = min(PAGE_MAX_BYTES // len(part), (TAGS_MOST - 2) // tags if tags else PAGE_MAX_BYTES)
 
@@ -171,8 +175,8 @@ def test_no_page_of_the_largest_size_takes_long_to_read(part: str, before: str) 
         return time.thread_time() - began_s
 
     full = PAGE_MAX_BYTES // len(part)
-    assert min(cost_s(times) for times in (fits, fits, fits)) < 1.0
-    assert min(cost_s(full) for _ in range(3)) < 1.0
+    assert any(cost_s(fits) < 1.0 for _ in range(3))
+    assert any(cost_s(full) < 1.0 for _ in range(3))
 
 
 def test_the_largest_pages_of_real_jobs_are_read() -> None:

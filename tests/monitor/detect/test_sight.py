@@ -12,6 +12,7 @@ import pytest
 
 from lightkeeper.worker_server.wire import Doing, Frame, StateReport, Witness
 from tests.changed import replace
+from tests.deep import crossed
 from tests.monitor.fleet import Drive, SimFleet, at, hang, leaves_out, leaves_vote, mismatch
 from tests.monitor.fleet.plain import PlainJob
 from tests.monitor.fleet.told import Alter, recordless, reports, unanswered, unregistered
@@ -87,8 +88,9 @@ STARTING = {("a loop", "stacks only"), ("is stopped", "stacks only")}
 """No steps and no heads: the job may start until 300 s are over."""
 
 
-@pytest.mark.parametrize("sight", SIGHTS)
-@pytest.mark.parametrize("fault", [*HANGS, *ENDS])
+@pytest.mark.parametrize(
+    ("fault", "sight"), [*crossed([*HANGS, *ENDS], SIGHTS, times=2), *sorted(STARTING)]
+)
 def test_nobody_but_the_culprit_is_accused_and_that_the_job_stands_is_told(fault, sight) -> None:
     drive = Drive(PlainJob(5, *(HANGS | ENDS)[fault]), alter=SIGHTS[sight]).run(62)
     assert drive.accused() <= {CULPRIT}
@@ -160,9 +162,10 @@ GROUP_SIGHTS: dict[str, Alter] = {
 }
 
 
-@pytest.mark.parametrize("sight", GROUP_SIGHTS)
-@pytest.mark.parametrize("fault", GROUP_FAULTS)
-@pytest.mark.parametrize("source", ["reporter", "torchft"])
+@pytest.mark.parametrize(
+    ("source", "fault", "sight"),
+    crossed(["reporter", "torchft"], GROUP_FAULTS, GROUP_SIGHTS, times=2),
+)
 def test_a_healthy_group_stays_whatever_can_be_seen_of_the_others(source, fault, sight) -> None:
     """Survivors wait on for a while for whom we put out: a group that nobody can see does not hang
     for that.
