@@ -31,12 +31,10 @@ if TYPE_CHECKING:
 
 gc.disable()
 # `nohup make test &` in a script: what tests start would inherit it, and both are tested, too
-for signal_, usual in (
-    (signal.SIGINT, signal.default_int_handler),
-    (signal.SIGHUP, signal.SIG_DFL),
-):
-    if signal.getsignal(signal_) is signal.SIG_IGN:
-        signal.signal(signal_, usual)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)  # a handler is not inherited
 
 # what tests start finds nobody's monitor on this machine, and nobody's token
 os.environ.setdefault("LIGHTKEEPER_MONITOR", "")
