@@ -362,7 +362,7 @@ def _counters(counts: GateCounts) -> Iterator[tuple[str, str, int]]:
     yield "resent", "Quorum requests sent again to a Lighthouse that came back", counts.resent
     again = "Quorums answered again to members whose answer was lost with a Lighthouse or worker"
     yield "told_again", again, counts.told_again
-    yield "bad_clients", "Clients sent away for breaking HTTP/2", counts.bad_clients
+    yield "bad_clients", "Clients disconnected for violating HTTP/2", counts.bad_clients
 
 
 def _gauges(proxy: Proxy) -> Iterator[tuple[str, str, float]]:
@@ -370,8 +370,8 @@ def _gauges(proxy: Proxy) -> Iterator[tuple[str, str, float]]:
     quorums = [call.stage for call in calls if call.method is Method.QUORUM]
     yield "held", "Quorum requests that wait for a newer list", quorums.count(Stage.HELD)
     yield "quorum_requests_under_way", "Quorum requests without an answer", len(quorums)
-    yield "upstream_up", "Whether the Lighthouse is there", proxy.lighthouse.up is True
+    yield "upstream_up", "1 while the Lighthouse is there", proxy.lighthouse.up is True
     yield "connections", "Clients connected", len(proxy.transports)
     yield "denials", "Entries of the list in force", len(proxy.denylist.denials)
     yield "quorum_id", "The highest quorum id that groups were given", proxy.quorum_ids.highest
-    yield "lighthouse_restarts", "Seen in quorum ids that fell", proxy.quorum_ids.restarts
+    yield "lighthouse_restarts", "Restarts: quorum ids fell", proxy.quorum_ids.restarts

@@ -45,9 +45,9 @@ _ROOT: Final = "incident"
 _OURS: Final = logging.getLogger("lightkeeper")
 
 EXPORTED: Final = KEPT.counter("otlp",
-    "Spans and records of the log for OTLP, by signal and outcome: sent, failed (not taken in "
-    "time), dropped (too many waited).", ("signal", "outcome"), series="at most 6",
-    absent="nothing was to be sent since the start")  # fmt: skip
+    "Spans and log records for OTLP, by signal and outcome: sent, failed (not accepted in "
+    "time), dropped (too many waited).", ("signal", "outcome"), series="≤ 6",
+    absent="none since the start")  # fmt: skip
 
 
 class _Handler(logging.Handler):
