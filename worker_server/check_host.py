@@ -33,11 +33,10 @@ _STORE_PORT: Final = 29500
 _ABOUT: Final = """\
 Look at this host before a job starts on it: what the machine's own logs say, a matrix
 multiplication on each GPU (or core), memory, room on disk and in /dev/shm, this host's and the
-store's names, and the Lighthouse. Where the launch has several hosts they meet at a store
-of their own (MASTER_ADDR, the port after MASTER_PORT), measure the links between them in pairs, and
-all say the same: which host or link is at half or less. Of two hosts nobody can say which is it.
-Alone, only its GPUs or cores are compared, with each other.
-The monitor hears nothing of it, and nothing stays behind.
+store's names, and the Lighthouse. If the launch has several hosts, they meet at a store of their
+own (MASTER_ADDR, the port after MASTER_PORT), measure the links between them in pairs, and all
+report the same: which host or link is at half or less. With two hosts, nobody can say which it is.
+A host alone compares only its own GPUs or cores. The monitor is not informed; nothing stays behind.
 """
 _EXAMPLES: Final = """\
 examples, the second one the same on each of four hosts:
