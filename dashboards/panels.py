@@ -171,10 +171,13 @@ def curves(
     """Values over time, or counts as `bars`; `many`: of groups or ranks, whose names stand at the
     right; `colours`: by name of the series; `coarse`: the shortest time between two points.
     """
-    legend: Json = {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []}
+    calcs = [] if bars else ["mean", "max"]  # of counts, neither says anything
+    legend: Json = {"showLegend": True, "displayMode": "list", "placement": "bottom"}
     if many:
-        legend |= {"displayMode": "table", "placement": "right", "calcs": ["lastNotNull"],
-                   "width": 190, "sortBy": "Last *", "sortDesc": True}  # fmt: skip
+        legend |= {"displayMode": "table", "placement": "right", "width": 190 if bars else 260,
+                   "sortBy": "Last *", "sortDesc": True}  # fmt: skip
+        calcs.append("lastNotNull")
+    legend["calcs"] = calcs
     panel = _panel(
         "timeseries", title, says, queries, shape,
         options={"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}},

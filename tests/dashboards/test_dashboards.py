@@ -188,6 +188,9 @@ def test_curves_and_bands_have_a_legend(path):
             crowd = "{{replica_group}}" in panel["targets"][0]["legendFormat"]
             at = panel["options"]["legend"]["placement"]
             assert at == ("right" if crowd and panel["type"] == "timeseries" else "bottom")
+            drawn = panel["fieldConfig"]["defaults"]["custom"].get("drawStyle")
+            calcs = panel["options"]["legend"].get("calcs", [])
+            assert ({"mean", "max"} <= {*calcs}) == (drawn == "line"), panel["title"]
 
 
 @each_board
