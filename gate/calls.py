@@ -100,7 +100,7 @@ class ProxiedCall:
     headers: CallHeaders
     began_s: float
     ended: bool
-    """Whether the client has sent all of its request."""
+    """True if the client has sent all of its request."""
     method: Method = Method.OTHER
     stage: Stage = Stage.READING
     data: bytearray = field(default_factory=bytearray)
@@ -122,11 +122,11 @@ class ProxiedCall:
     reply: bytearray = field(default_factory=bytearray)
     """For a quorum request: the answer's message so far."""
     replied: bool = False
-    """Whether `reply` was passed on: the rest passes as it comes."""
+    """True if `reply` was passed on: the rest passes as it comes."""
     member: bytes = b""
     """For a quorum request: `QuorumRequest.member`."""
     answered: bool = False
-    """Whether the client has a part of the answer: then the call is never sent again."""
+    """True if the client has a part of the answer: then the call is never sent again."""
 
     def __post_init__(self) -> None:
         self.method = _METHODS.get(self.headers.path, Method.OTHER)
@@ -139,7 +139,7 @@ class ProxiedCall:
 
     @property
     def at_lighthouse(self) -> bool:
-        """Whether the Lighthouse has this very quorum request, by whichever connection."""
+        """True if the Lighthouse has this very quorum request, by whichever connection."""
         sent = None if self.replica is None else self.replica.sent
         return sent is not None and sent.via is not None and sent.member == self.member
 

@@ -223,7 +223,7 @@ class Overlap:
 
     @property
     def same_port(self) -> bool:
-        """Whether who comes to our address from now on meets the successor."""
+        """True if a client that connects to our address from now on meets the successor."""
         to = self.successor
         return to is not None and to.same_host and to.bind == self._bind
 

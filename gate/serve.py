@@ -136,12 +136,12 @@ def run(options: GateOptions) -> None:
 
 
 def _start_another() -> None:
-    """The same command again: it takes over from us, perhaps with newer code."""
+    """Run the same command again: it takes over from us, perhaps with newer code."""
     subprocess.Popen([sys.executable, *sys.orig_argv[1:]])
 
 
 def _tell_systemd(text: str) -> None:
-    """To the process that started us, if that is systemd."""
+    """Notify the process that started us, if that is systemd."""
     if path := os.environ.get("NOTIFY_SOCKET"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel, suppress(OSError):
             channel.sendto(text.encode(), path.replace("@", "\0", 1))

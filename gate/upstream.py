@@ -84,7 +84,7 @@ class Upstream(http2.Http2Connection):
 
     @property
     def takes(self) -> bool:
-        """Whether a call can be handed to it."""
+        """True if a call can be handed to it."""
         return not self._leaving and not self.closed
 
     def carry(self, call: ProxiedCall) -> None:
@@ -209,7 +209,7 @@ class UpstreamLighthouse:
         self._resumes = True
 
     def admits(self) -> bool:
-        """Whether a quorum request may pass now."""
+        """True if a quorum request may pass now."""
         now_s = self._now_s()
         if self.settling or now_s < self._next_s:
             return False

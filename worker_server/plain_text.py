@@ -92,7 +92,7 @@ class JsonFormatter(LineFormatter):
 
 
 def formatter(form: str | None, words: str = FORMAT) -> LineFormatter:
-    """Of one of `FORMS`; anything else is text. `words`: a text's."""
+    """For one of `FORMS`; anything else means text. `words`: the format of a text."""
     return JsonFormatter() if form == "json" else LineFormatter(words)
 
 

@@ -86,7 +86,7 @@ LONG_PHASES: Final = frozenset({"checkpoint", "evaluation", "compile", "init"})
 """Declared phases that may last for minutes in a healthy job."""
 
 FINISHED_PHASE: Final = "finished"
-"""Of a rank whose training is over: it may then stand still or end."""
+"""Phase of a rank whose training is over: it may then stand still or end."""
 
 SOURCE_REPORTER: Final = "reporter"
 """Steps and phases that the training loop itself reports: only these phases keep the rule that a

@@ -175,7 +175,7 @@ class Registry:
         self._unheard: set[RankName] = set()
         """Restored as ranks that trained, and not heard by this monitor."""
         self._goes_on = False
-        """Whether one of these has answered, alive: their run is not over."""
+        """True if one of these has answered, alive: their run is not over."""
         self._run: Run | None = None
         self._dead: set[RankName] = set()
         self._gone: set[RankName] = set()
@@ -619,8 +619,8 @@ class Registry:
             return still, self._run
 
     def _as_it_was(self, seen: Observation) -> Observation:
-        """Of a rank that does not answer any more, what it sent while it ended; of one that this
-        monitor never heard, as what it trained.
+        """Add what a rank that no longer answers sent while it ended, and, if this monitor never
+        heard it, under which replica id it trained.
         """
         if seen.rank in self._unheard and seen.report is None:
             seen = structs.replace(seen, trained_as=self._targets[seen.rank].trained_as)

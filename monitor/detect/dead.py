@@ -82,7 +82,7 @@ the Lighthouse's timeout by `_EXPIRED_S`: at the default of 5 s a link that is d
 lost host, and at 1.5 s one that is down for 4 s is none."""
 _WITHOUT_A_HEARTBEAT_S: Final = 6.0
 _BEATS_S: Final = 10.0
-"""Of silence, where its Manager's heartbeat still comes through."""
+"""Of silence; this long if its Manager's heartbeat still arrives."""
 _BY_EDGES: Final = "whom they waited for when they were last seen"
 _BY_RECORDS: Final = "flight records of the dead"
 _BY_ITSELF: Final = frozenset({End.OWN, End.KILLED})
@@ -754,8 +754,8 @@ def _silent_for(history: History, track: RankTrack, limit_s: float) -> bool:
 
 
 def _should_run(history: History, track: RankTrack) -> bool:
-    """Whether a rank that only an earlier monitor heard is lost by that one's word, or ought to run
-    by its scheduler's. Else it may have ended in order while nobody watched.
+    """True if an earlier monitor called a rank lost that only it has heard, or the scheduler says
+    that it should run. Otherwise it may have ended normally while nobody watched.
     """
     said = history.ends.get(track.rank)
     runs = said is not None and said.code in ("runs", "node-lost")

@@ -119,7 +119,7 @@ class VictimWait:
     whom: str
     """In words: the group, or what is no group."""
     kind: Kind
-    """Of the incident."""
+    """The incident's kind."""
     fired: bool
     """True if the incident is more than pending."""
 
@@ -172,7 +172,7 @@ def mismatch_explains(verdict: Verdict, tick: Tick) -> str | None:
 
 
 def hanging_mismatch_first(verdict: Verdict, tick: Tick) -> str | None:
-    """Of two mismatches in a group the one that hangs is reported first."""
+    """If a group has two mismatches, the one that hangs is reported first."""
     spared = verdict.kind is Kind.MISMATCH and not verdict.stops
     later = spared and not tick.groups(Kind.MISMATCH).isdisjoint(verdict.groups)
     return "" if later else None

@@ -33,7 +33,7 @@ SELF_HELD = frozenset(
     }
 )
 _ENDS = frozenset({RankStanding.DEAD, RankStanding.TRACED, RankStanding.UNKNOWN})
-"""Of ranks that others wait for: no wait of their own is seen."""
+"""Ranks in these have no wait of their own that can be seen; others may wait for them."""
 _LEAVES_S: Final = 3.0
 """A rank that gives up moves once more, seen a poll or two later; a sound one keeps moving."""
 PAUSING = frozenset({RankStanding.FROZEN, RankStanding.ALONE, RankStanding.OUTSIDE})

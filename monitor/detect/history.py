@@ -159,7 +159,7 @@ class History:
     tracks: dict[RankName, RankTrack] = field(default_factory=dict)
     """Sorted by rank; keeps unregistered ranks for an hour."""
     lighthouse: LighthouseView | None = None
-    """Of the latest tick; None while the Lighthouse is away."""
+    """From the latest tick; None while the Lighthouse is away."""
     away: LighthouseAway | None = None
     """Why a Lighthouse that should be there did not answer in the latest tick."""
     away_since_s: float | None = None

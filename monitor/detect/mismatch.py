@@ -154,7 +154,7 @@ def _of_the_dead(history: History, graph: WaitGraph) -> Iterable[Stuck]:
 
 
 def _last_unfinished(record: Reading) -> Iterable[RingEntry]:
-    """Of each process group inside the replica group; those across it have other members."""
+    """One for each process group inside the replica group; groups across it have other members."""
     own = (entry for entry in record.calls if not entry.group.startswith(ACROSS))
     last = {entry.group: entry for entry in own}
     # it did not get out, or with an error

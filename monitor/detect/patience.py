@@ -38,8 +38,8 @@ _WORKS_CORES = 0.05
 """A wait in TorchFT uses 0.007, and moves 2 kB a second (seen in the field suite)."""
 _WORKS_BYTES_S = 1e5
 _WAKES_S = 5.0
-"""Of a main thread that reads a socket or evaluates. Two at each look at its stack; none where no
-byte comes, and 37 of an evaluation that used 0.045 of a core (field suite, 2026-11-28)."""
+"""Wake-ups a second of a main thread that reads a socket or evaluates. Each look at its stack makes
+two; no bytes, no others; an evaluation with 0.045 of a core had 37 (field suite, 2026-11-28)."""
 _READS = frozenset({Doing.IO, Doing.START, Doing.EVALUATE})
 _FETCHES = frozenset({Doing.DATA, Doing.PROCESS})
 _SEEN_OFTEN = 3

@@ -100,7 +100,7 @@ _MILD_WINDOWS, _MILD_SLOW, _MILD_PERSISTENT = 12, 10, 24
 """As `straggler_windows`, `straggler_slow_windows` and `persistent_windows`, for `mild_ratio`."""
 _STEADY_WINDOWS, _STEADY_AHEAD = 16, 14
 _STARVED_WINDOWS, _STARVED_AHEAD = 6, 5
-"""The same for a rank that alone gets no core."""
+"""As `_STEADY_WINDOWS`, for a rank that alone gets no core."""
 _STARVED, _STARVED_TIMES = 0.35, 2.0
 _CROWDED = 0.5
 _SMALL_S = 40.0
@@ -117,7 +117,7 @@ _MOSTLY_INSIDE = 0.5
 _HELD = 0.2
 """Share of its busy time above which the time held by collectives is judged separately."""
 _OWN_SHARE = 2 / 3
-"""Of slow ranks in one group, those with at least this share of the busiest one's work are
+"""Among the slow ranks of a group, those with at least this share of the busiest one's work are
 culprits; the others are slow because they wait for it inside forward and backward."""
 
 
@@ -131,7 +131,7 @@ class _Rule:
     persistent: int
 
     def lasting(self, windows: Sequence[Window], members: int) -> _Rule:
-        """The same over enough windows to fill `_SMALL_S`."""
+        """A rule over enough windows to fill `_SMALL_S`."""
         persistent_s = _PAIR_PERSISTENT_S if members < 3 else _SMALL_PERSISTENT_S
         now_s = windows[-1].end_s
         span = sum(now_s - window.start_s < _SMALL_S for window in windows) + 1

@@ -163,7 +163,7 @@ def _jobs(scene: ScrapeView) -> Values:
 
 
 def _unwell(scene: ScrapeView) -> Values:
-    """Of ranks that are not healthy and have a series of their own."""
+    """States of the ranks that are not healthy and have a series of their own."""
     healths, suspects = scene.view.result.rank_health, scene.suspects
     unwell = (rank for rank, health in healths.items() if health is not RankHealth.HEALTHY)
     worst = nsmallest(
@@ -178,7 +178,7 @@ def _last_commit(scene: ScrapeView) -> Values:
 
 
 def _loss(scene: ScrapeView) -> Values:
-    """Of live ranks: a dead one's page keeps its last."""
+    """The median over live ranks: a dead rank's page keeps its last loss."""
     reports = (report for report in scene.view.snapshot.reports.values() if report.process.alive)
     steps = (report.step for report in reports if report.step is not None)
     losses = [step.loss for step in steps if step.loss is not None and step.loss_finite]
