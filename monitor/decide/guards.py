@@ -101,8 +101,8 @@ class GroupFacts:
 
     group: GroupName
     healthy: bool
-    """All its ranks are there and alive, contribute or wait to join, and no fired incident that
-    stops ranks is about it, not even an unsure one."""
+    """True if all its ranks are there and alive, contribute or wait to join, and no fired incident
+    that stops ranks is about it, not even an unsure one."""
     alive: tuple[RankName, ...]
     """Ranks whose processes were seen alive in this tick."""
     replica_id: ReplicaId | None = None
@@ -520,7 +520,7 @@ def breaker(case: Case) -> Objection | None:
 
 def min_replicas(case: Case) -> Objection | None:
     """Too few healthy groups would remain; the Lighthouse's own flag counts if it is higher. A lost
-    group is none of them now, but may have the job's only state.
+    group does not count as healthy, but it may have the job's only state.
     """
     flag = case.fleet.lighthouse_min_replicas or 0
     least = 1 if case.takes_nobody else max(case.config.min_replicas, flag)

@@ -1,8 +1,8 @@
 """Links to what others know of an incident, a rank or a host: W&B, Loki, a GPU's panel, a trace.
 
 The operator gives each a name and a template in the policy file, table `links`. What is filled in
-comes from ranks, too: so it is quoted, bounded, and never part of the scheme or the host. A link
-is left out if a part of it is not facts_known. Pure.
+comes from ranks, too: so it is quoted, bounded, and never part of the scheme or the host. A link is
+left out if a part of it is not known. Pure.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def link_problem(name: str, template: Any) -> str | None:
         usable = False
     if not usable or "{" in parts.netloc or not template.isprintable() or " " in template:
         return "expected http://HOST/... or https://HOST/..., without a password"
-    unfacts_known = [word for word in _PLACEHOLDER.findall(template) if word not in PLACEHOLDERS]
-    return f"{{{unfacts_known[0]}}} is none of {', '.join(PLACEHOLDERS)}" if unfacts_known else None
+    unknown = [word for word in _PLACEHOLDER.findall(template) if word not in PLACEHOLDERS]
+    return f"{{{unknown[0]}}} is none of {', '.join(PLACEHOLDERS)}" if unknown else None
 
 
 class LinkTemplates:

@@ -438,8 +438,8 @@ class IncidentRecord:
 
     @property
     def changed(self) -> bool:
-        """True if more has changed in this tick than when it was last seen, and how its verdict
-        puts it.
+        """True if more has changed in this tick than the time of its last sight and the words of
+        its verdict.
         """
         before, after = self.before, self.incident
         if before is None or before.verdict.confidence is not after.verdict.confidence:
@@ -572,8 +572,8 @@ class IncidentRecord:
     def note_ends(self, history: History) -> None:
         """Add a line to the story of a hang for the victims that gave up waiting.
 
-        Not every wait is seen: DDP's reducer waits in C++. So of a rank that certainly hangs each
-        peer that gives up later, by nothing of its own, is a victim, too.
+        Not every wait is seen: DDP's reducer waits in C++. So if a rank certainly hangs, each peer
+        that gives up later, by nothing of its own, is a victim, too.
         """
         incident, verdict = self.incident, self.incident.verdict
         if incident.kind not in (Kind.NOT_ENTERED, Kind.DEADLOCK):
@@ -735,7 +735,7 @@ def _lasts(record: IncidentRecord, history: History, config: KeeperConfig) -> st
 
 
 def _left_before(record: IncidentRecord, history: History, config: KeeperConfig) -> str | None:
-    """It fires again after an eviction that failed: what shows that it was none."""
+    """It fires again after a failed eviction: what shows that the eviction failed."""
     asked = record.incident.milestones.evict_asked_s is not None
     return _left(record, history, config, None) if asked else None
 

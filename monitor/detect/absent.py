@@ -1,7 +1,7 @@
 """Groups that trained, are gone, and have not come back, while the others train on. Pure.
 
-Accuses nobody: why a group went is another incident's, which is over when the group is. That it is
-missing stays true until it trains again, its run is over, or a person closes the incident.
+Accuses nobody: another incident says why the group went, and is over once the group is gone. This
+one lasts until the group trains again, its run is over, or a person closes it.
 """
 
 from __future__ import annotations

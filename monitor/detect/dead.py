@@ -66,8 +66,8 @@ _SEEN_LATE_S: Final = 1.0
 `death_slack_s` at a load of 8 on two cores (2026-11-24). Launchers wait longer between SIGTERM and
 SIGKILL."""
 _HANG_S: Final = 3.0
-"""Whom only records show missing hung if it stood longer: a peer that dies is lost at once, and
-polls see moves a second late."""
+"""A rank that only records show missing hung if it stood longer: a peer that dies is lost at once,
+and polls see moves a second late."""
 _ALONE_S: Final = 3.0
 """A commit later than this after a death, and than two steps, was made without the dead rank."""
 _TOGETHER_S: Final = 1.0
@@ -253,7 +253,7 @@ def _how(gone: Sequence[RankTrack]) -> dict[str, str]:
 
 
 def _stood(end: _GivenUp, tracks: Sequence[RankTrack]) -> str:
-    """Where they stood, and until when; empty where records alone show who was missing."""
+    """Where they stood, and until when; empty if only records show who was missing."""
     if end.finding and not any(t.report is not None and t.report.witness for t in tracks):
         return ""
     return stood_in(tracks, [end_in_words(t, launcher=True) if is_gone(t) else "" for t in tracks])
@@ -517,8 +517,8 @@ def _commit_without(
     history: History, group: GroupName, named: Sequence[RankTrack], died_s: float
 ) -> list[RankName]:
     """Ranks of a group that commit since one of its ranks died, or did before that one came, which
-    has no commit of its own. In one world they could not: who says that it is a rank of this group
-    contradicts them, and would end it by its word alone.
+    has no commit of its own. In one world they could not: a rank that claims to be of this group
+    contradicts them, and would end the group by its word alone.
     """
     came_s = min(track.first_seen_s for track in named)
     new = all(track.commits == 0 for track in named)
@@ -809,7 +809,7 @@ def _lost(
 
 
 def _how_sure(*, beats: bool, stale: bool) -> Confidence:
-    """Where the heartbeat comes through, only those accuse it who may be cut off themselves."""
+    """If the heartbeat arrives, only ranks that may be cut off themselves accuse it."""
     if beats:
         return Confidence.UNSURE
     return Confidence.CERTAIN if stale else Confidence.LIKELY

@@ -155,7 +155,7 @@ class History:
     attendance: Attendance
     now_s: float = 0.0
     run: str = ""
-    """The run (`RunId`) that all of this is of; a new one begins with an empty history."""
+    """The run (`RunId`) to which all of this belongs; a new one begins with an empty history."""
     tracks: dict[RankName, RankTrack] = field(default_factory=dict)
     """Sorted by rank; keeps unregistered ranks for an hour."""
     lighthouse: LighthouseView | None = None

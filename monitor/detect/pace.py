@@ -42,7 +42,7 @@ from lightkeeper.worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState
 # -- what a window holds ---------------------------------------------------------------------------
 
 _PHASES_MOST: Final = 24
-"""Per window, the most reported ones: ranks choose the names, and each takes a row."""
+"""Phases kept per window, the most reported ones: ranks choose the names, each takes a row."""
 
 
 @dataclass(slots=True)
@@ -438,8 +438,8 @@ def _ended(step: StepState) -> int:
 
 
 def _telling(courses: Sequence[_Course]) -> list[_Course]:
-    """Without ranks that no longer report their waits, or whose collectives are no longer recorded
-    while their peers' are: every step has some.
+    """Leaves out ranks that no longer report their waits, or whose collectives are no longer
+    recorded while their peers' are: every step has some.
     """
     telling = [
         course

@@ -175,7 +175,7 @@ def _active(track: RankTrack) -> bool:
 
 
 def _moves(process: Process, doing: Doing) -> bool:
-    """True if bytes move; of a socket only the wakes of who reads it show that."""
+    """True if bytes move; for a socket only the wake-ups of its reader show that."""
     reads = doing in _READS and (process.wakes_s or 0.0) >= _WAKES_S
     return reads or (process.bytes_s or 0.0) >= _WORKS_BYTES_S
 

@@ -1,4 +1,4 @@
-"""Who waits for whom where neither phases nor heads show it: by the flight records.
+"""Who waits for whom, by the flight records, if neither phases nor heads show it.
 
 Theory of operation. DDP's reducer calls its collectives from C++, and DTensor its own, so no head
 of such a job moves in a step, and a rank that waits in one looks like a rank that pauses, unless

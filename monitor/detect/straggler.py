@@ -324,10 +324,10 @@ def _by(history: History, track: RankTrack, windows: Sequence[Window], rule: _Ru
 
 
 def _steady(track: RankTrack, windows: Sequence[Window], rule: _Rule) -> _Slow | None:
-    """Slow throughout, where single windows show little: two steps a poll make each noisy.
+    """Slow throughout, though single windows show little: two steps a poll make each noisy.
 
-    A rank without phases and with at least two peers, which agree: the busiest in nearly every
-    window, by as much as the mild rule asks of a rank, over this many windows together.
+    A rank without phases, whose two or more peers agree: it is the busiest in nearly every window,
+    and over this many windows together by as much as the mild rule asks.
     """
     last = _pace(windows[-1], track)
     if last is None or last.calls is None or last.cohort < 3:

@@ -127,8 +127,8 @@ def run_chart(points: Sequence[TrendPoint]) -> Chart | None:
 
 
 def tempo_chart(tempos: Mapping[RankName, Tempo]) -> Chart | None:
-    """Seconds a step by rank: own work below, waiting above it. Of a column that several ranks
-    share it shows the busiest; None: fewer than two ranks move.
+    """Seconds a step by rank: own work below, waiting above it. If several ranks share a column, it
+    shows the busiest; None: fewer than two ranks move.
     """
     ranks = sorted(tempos, key=natural)
     if len(ranks) < 2:

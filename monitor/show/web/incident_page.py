@@ -198,7 +198,7 @@ def _seen(report: IncidentReport) -> Iterator[TimelineRow]:
 
 
 def _held(report: IncidentReport) -> Iterator[TimelineRow]:
-    """Guards that held; one that only changed its words is one row, with the latest."""
+    """Guards that held; a guard that only changed its words has one row, with the latest."""
     rows = rulings(report.decisions)
     ends_s = [*(row.at_s for row in rows[1:]), report.incident.ended_s]
     pairs = zip(rows, ends_s, strict=False)  # without decisions there is no end
