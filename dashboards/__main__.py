@@ -35,6 +35,7 @@ class _Parser(argparse.ArgumentParser):
     """Help and errors look like those of lightkeeper's other commands."""
 
     def format_help(self) -> str:
+        self.usage = self.usage or "%(prog)s [OPTIONS]"
         text = super().format_help().replace("usage:", "Usage:", 1)
         return text.replace("\noptions:\n", "\nOptions:\n", 1)
 
@@ -53,13 +54,10 @@ def _parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(
         prog="lightkeeper dashboards", title="Commands", dest="command", required=True
     )
-    own = "%(prog)s [OPTIONS]"
-    pushed = commands.add_parser(
-        "push", usage=own, help="store in a Grafana what differs from what it has"
-    )
-    commands.add_parser("list", usage=own, help="the dashboards and what each answers")
+    pushed = commands.add_parser("push", help="store in a Grafana what differs from what it has")
+    commands.add_parser("list", help="the dashboards and what each answers")
     out = commands.add_parser(
-        "export", usage=f"{own} DIR",
+        "export", usage="%(prog)s [OPTIONS] DIR",
         help="write them, provisioning, rules, alerts, and all as Kubernetes objects",
     )  # fmt: skip
 

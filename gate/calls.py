@@ -26,8 +26,7 @@ HOLD_S: Final = 10.0
 REFUSE_AFTER_S: Final = 1.0
 """A refused heartbeat's answer is delayed: a manager dials again at once after a failure."""
 SILENT_S: Final = 120.0
-"""A replica id silent for this long is forgotten. TorchFT's own timeout is 5 s, and a restarted
-replica has a new id."""
+"""Silence after which a replica id is forgotten: TorchFT's is 5 s, a restarted one has a new id."""
 REPLICAS_MAX: Final = 20_000
 """Most replica ids remembered; calls of any others pass unchecked."""
 _HEARTBEATS_MAX: Final = 20_000

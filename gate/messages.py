@@ -273,7 +273,7 @@ def fields(data: bytes, at: int, end: int) -> Iterator[WireField]:
 
 
 def values(data: bytes) -> dict[int, int | bytes]:
-    """WireField numbers and values of its first `_FIELDS_MAX` fields; of a repeated one, the last.
+    """Numbers and values of its first `_FIELDS_MAX` fields; of a repeated field, the last value.
 
     Raises:
         ValueError: it is not a protobuf message.

@@ -117,7 +117,7 @@ class NewestQuorum:
     members: dict[str, bytes] = field(default_factory=dict)
     """Replica id -> its request, as in `QuorumRequest.member`."""
     told: dict[str, Downstream] = field(default_factory=dict)
-    """Who has the answer, and by which connection: there it asks for the next one."""
+    """Members that have the answer, and by which connection: there they ask for the next one."""
     sure: bool = True
     """True if `told` is complete. Then a member that is not in it is in this quorum by a request
     that it has forgotten; the others wait for it, whatever it asks now."""
@@ -692,7 +692,7 @@ class Downstream(Caller):
             self.part(self._proxy.now_s())
 
     def part(self, now_s: float) -> None:
-        """Send the client to the gate that took over, if this is the moment for it.
+        """Send the client to the gate that took over, if this is the right moment.
 
         TorchFT loses a request that it is about to send when the connection ends, and a lost
         quorum request costs a second at least. So a client goes when it has nothing open, just

@@ -176,7 +176,7 @@ async def serving(
     gate.listen(BACKLOG)  # the kernel's queue; asyncio uses its `backlog` for both
 
     def stop_listening() -> None:
-        """Serve who is in the kernel's queue, and leave all others to the gate at the same port."""
+        """Serve clients in the kernel's queue, and leave the others to the gate at this port."""
         with suppress(OSError):
             while True:
                 client, _ = gate.accept()

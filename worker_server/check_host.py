@@ -153,7 +153,7 @@ more; for time DLRover's node check has 2."""
 _SPREADS: Final = 4.0
 """And so many of the others' own spreads (median absolute deviation of logarithms)."""
 _LEAST: Final = 1e-9
-"""In place of 0, of which there is no logarithm: a link that carried nothing."""
+"""In place of 0, which has no logarithm: a link that carried nothing."""
 
 
 class Figure(NamedTuple):
@@ -213,7 +213,7 @@ def stands_out(
 
 
 def compare(reports: Sequence[HostFigures]) -> list[Judged]:
-    """All figures of all hosts: of the host against other hosts, of a device against its host's."""
+    """All figures: a host's are compared with other hosts', a device's with those of its host."""
     rows, tables = list[Judged](), dict[tuple[str, str, str], dict[str, float]]()
     for report in reports:
         for name, unit, value, device in report.figures:

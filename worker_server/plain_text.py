@@ -45,7 +45,7 @@ def escaped_body(body: bytes, mimetype: str | None) -> bytes:
 
 
 ABOUT: Final = ("incident", "group", "rank")
-"""What a record is about, where it is about one (`extra=`); several are joined by commas."""
+"""Things that a record may be about (`extra=`); several of one kind are joined by commas."""
 LEVELS: Final[Mapping[str, int]] = {
     level: logging.getLevelNamesMapping()[level.upper()]
     for level in ("debug", "info", "warning", "error")

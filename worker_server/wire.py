@@ -856,8 +856,7 @@ class RingEntry:
     torch_ids: tuple[Whole, ...] = ()
     """`record_id`s of torch's own record that belong to this entry."""
     quorum: Whole | None = None
-    """Id of the quorum for which TorchFT configured the group; its sequence ids restart with each
-    quorum."""
+    """Id of the quorum for which TorchFT configured the group; sequence ids restart with each."""
     recorder: str | None = None
     """Key in `FlightRecord.recorders` that `torch_ids` refer to; None: `torch`."""
     thread: Whole | None = None

@@ -91,7 +91,7 @@ class Capture:
 
     @property
     def incident_id(self) -> IncidentId:
-        """The incident's; else the eviction's, which one by hand has too; else empty."""
+        """Groups of the incident; else of the eviction, which one by hand has too; else empty."""
         subject = self.incident.id if self.incident is not None else None
         if subject is None and self.eviction is not None:
             subject = self.eviction.incident_id

@@ -283,8 +283,8 @@ class Sink(ABC):
 
     @property
     def resend_s(self) -> float | None:
-        """A notice that still fires is sent again after this time, and every end is sent. None:
-        once, and of ends only those of incidents.
+        """A notice that still fires is sent again after this time, and every end is sent. None: it
+        is sent once, and only the ends of incidents are sent.
         """
         return None
 

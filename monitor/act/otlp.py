@@ -37,7 +37,7 @@ from lightkeeper.worker_server.plain_text import about, escaped
 log = logging.getLogger(__name__)
 
 QUEUE: Final = 4096
-"""Spans, or records of the log, that may wait: those of a collector's restart."""
+"""Spans, or log records, that may wait: those of a collector's restart."""
 _BATCH: Final = 512
 _EVERY_S: Final = 1.0
 _TEXT_MAX_CHARS: Final = 4096
@@ -133,7 +133,7 @@ class Telemetry:
     def take(
         self, incidents: Sequence[Incident], before: Mapping[IncidentId, Incident], ahead_s: float
     ) -> None:
-        """Send what has ended of these since `before`. `ahead_s`: of the wall clock before ours."""
+        """Send what has ended of these since `before`. `ahead_s`: the wall clock minus ours."""
         for incident in incidents if "traces" in self._queues else ():
             old, stages = before.get(incident.id), incident.milestones.stages()
             if "detect" not in stages:

@@ -134,8 +134,7 @@ class DecisionFacts:
     lighthouse_away: str | None
     """Why the Lighthouse cannot be seen; None while it can."""
     without_lighthouse: Mapping[IncidentId, str | None] = field(default_factory=dict)
-    """Open incident -> what is missing to judge and confirm an eviction while it cannot be seen;
-    None: nothing."""
+    """Open incident -> what is missing to judge it and confirm its eviction; None: nothing."""
     past: tuple[Eviction, ...] = ()
     """Asked for within the hour, whatever their outcome."""
     in_flight: tuple[GroupName, ...] = ()

@@ -438,9 +438,7 @@ class IncidentRecord:
 
     @property
     def changed(self) -> bool:
-        """True if more has changed in this tick than the time of its last sight and the words of
-        its verdict.
-        """
+        """True if more has changed in this tick than its last sight and its verdict's words."""
         before, after = self.before, self.incident
         if before is None or before.verdict.confidence is not after.verdict.confidence:
             return True
@@ -555,9 +553,7 @@ class IncidentRecord:
             self.change(back_on=history.hosts(tuple(back)))
 
     def hear(self, history: History) -> None:
-        """Note what a scheduler says of its ranks since it was acted on: the verdict stands, and
-        its story continues.
-        """
+        """Note what a scheduler says of its ranks after it was acted on: the verdict stands."""
         incident, before = self.incident, self.incident.verdict.evidence.get("scheduler")
         asked = incident.milestones.evict_asked_s is not None
         if before is None or not asked or not incident.open or not history.ends:
@@ -648,9 +644,7 @@ def _taken_up(record: IncidentRecord, *_: object) -> str | None:
 
 
 def _evicted(record: IncidentRecord, history: History, config: KeeperConfig) -> str | None:
-    """What shows that its group is evicted. A lost one may still come back before `absent` says
-    that it does not.
-    """
+    """What shows that its group is evicted. A lost one may still come back, until `absent`."""
     incident, eviction = record.incident, record.eviction
     if eviction is not None and eviction.lost and incident.milestones.rejoined_s is None:
         absent_s = incident.verdict.since_s + _UNTIL_ABSENT_S
@@ -833,9 +827,7 @@ class Tracker:
         return True
 
     def take_evictions(self, history: History, evictions: Sequence[Eviction]) -> None:
-        """Begin a tick: evictions shield their groups from this tick's verdicts, and who gave up
-        waiting is a victim.
-        """
+        """Begin a tick: evictions shield their groups; ranks that gave up waiting are victims."""
         for record in self._records.values():
             record.before = record.incident
         if any(track.died_s is not None for track in history.present()):
@@ -980,9 +972,7 @@ class Tracker:
         return tuple(sorted(shown, key=newest_first))
 
     def ripe(self, now_s: float) -> tuple[Incident, ...]:
-        """Firing incidents seen in this tick and for long enough, oldest first, of which no
-        eviction is decided.
-        """
+        """Firing incidents without an eviction, seen long enough and in this tick; oldest first."""
         return tuple(
             incident
             for record in self._open()
@@ -1007,8 +997,8 @@ class Tracker:
         return frozenset(name for incident in lost for name in incident.incarnations)
 
     def lessons(self) -> tuple[Incident, ...]:
-        """Incidents that are over and ended by an eviction, one that observe mode held back, or a
-        death; oldest first.
+        """Incidents ended by an eviction, one that observe mode held back, or a death; oldest
+        first.
         """
         taught = {incident.id: incident for incident in self.all() if _teaches(incident)}
         return tuple(sorted((self._old | taught).values(), key=attrgetter("ended_s", "id")))

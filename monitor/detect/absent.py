@@ -77,9 +77,7 @@ def _gone_for(tracks: Iterable[RankTrack], away_s: float) -> str:
 
 
 def _beats(history: History, tracks: Iterable[RankTrack]) -> bool:
-    """True if it may live where only this monitor does not see it: the Lighthouse hears it, or is
-    not there to say.
-    """
+    """True if it may live unseen by this monitor: the Lighthouse hears it, or is away."""
     view = history.lighthouse
     ids = {t.trained_as if t.step is None else t.step.replica_id for t in tracks}
     heard = () if view is None else view.heartbeat_ages_s.keys() - view.expired

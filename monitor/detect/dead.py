@@ -71,8 +71,7 @@ and polls see moves a second late."""
 _ALONE_S: Final = 3.0
 """A commit later than this after a death, and than two steps, was made without the dead rank."""
 _TOGETHER_S: Final = 1.0
-"""A death younger than this in the only group is seen once more before it counts: the whole job
-may be ending."""
+"""A younger death in the only group is seen once more before it counts: the job may be ending."""
 _UNACKNOWLEDGED_S: Final = 2.5
 _SILENT_S: Final = 3.0
 _EXPIRED_S: Final = 0.7
@@ -410,8 +409,8 @@ def _left_behind(
 
 
 def _waited_for(history: History, track: RankTrack, left: Sequence[RankTrack]) -> bool:
-    """True if a rank that ended was seen to wait for one of these, or had entered what they never
-    did.
+    """True if a rank that ended was seen waiting for one of these, or had entered what they had
+    not.
     """
     held = _edge(history, track)
     if held is not None and any(other.rank in held.holders for other in left):

@@ -86,8 +86,7 @@ class Stuck:
     recorded: bool = False
     """From heads of torch's recorder: no ring has its entries."""
     transfer: bool = False
-    """A send or receive between two of them: only its two ends are members, and `seq` counts those
-    of this pair and tag."""
+    """A send or receive: its two ends alone are members, and `seq` counts for this pair and tag."""
 
     @property
     def by(self) -> By:

@@ -158,8 +158,8 @@ def at_work(track: RankTrack) -> bool:
 
 
 def _lasting(track: RankTrack) -> Doing | None:
-    """The work in its last stack, if known to last: such work moves from line to line, so no two
-    stacks have to agree.
+    """The work in its last stack, if known to last: it moves from line to line, one stack is
+    enough.
     """
     seen = None if track.fresh is None else track.fresh.witness
     return seen.doing if seen is not None and seen.doing in LASTS else None

@@ -94,8 +94,7 @@ def opinion(history: History, group: GroupName, within_s: float = inf) -> Opinio
 
 
 _LATELY: Final[deque[tuple[list[Reading], list[RankName], Opinion]]] = deque(maxlen=4)
-"""Recent judgements: the same readings are judged in several ticks. Not in `History`, which is
-journalled whole."""
+"""Recent judgements: several ticks judge the same readings. `History` is journalled whole."""
 
 
 def lane(history: History, number: int) -> tuple[RankTrack, ...]:

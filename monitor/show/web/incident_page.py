@@ -259,9 +259,7 @@ _SIMILAR: Final = 8
 
 
 def _matchers(incident: Incident) -> Iterator[tuple[str, str, str, bool]]:
-    """Fields of the dialog that silences: name, label, what it holds at first, whether it must be
-    filled.
-    """
+    """Fields of the dialog that silences: name, label, initial value, True if it is required."""
     firsts = {"kind": str(incident.kind), "group": incident.groups[0] if incident.groups else ""}
     for name in MATCHERS:
         yield name, f"{name.capitalize()} (empty: any)", firsts.get(name, ""), False
