@@ -73,7 +73,7 @@ def _has_work(tracks: Sequence[RankTrack], said: Testimony | None) -> bool:
 def _gone_for(tracks: Iterable[RankTrack], away_s: float) -> str:
     if all(track.report is None for track in tracks):
         return f"was there before this monitor began, and has not answered for {seconds(away_s)}"
-    return f"is gone for {seconds(away_s)} and has not come back"
+    return f"has been gone for {seconds(away_s)} and has not come back"
 
 
 def _beats(history: History, tracks: Iterable[RankTrack]) -> bool:

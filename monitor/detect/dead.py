@@ -473,7 +473,7 @@ def _verdict(
     if without := _commit_without(history, group, named, first_s):
         confidence = Confidence.UNSURE
         what += f", and {listed(without)} of its group {plural(without, 'commits', 'commit')} "
-        what += "without it: either it is no rank of that group, or the group needs it not"
+        what += "without it: either it is not of that group, or the group does not need it"
     elif strayed is not None:
         confidence = Confidence.LIKELY
         what += f", in its first {strayed.op} at {strayed.site}, which no other rank has entered"

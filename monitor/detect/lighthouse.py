@@ -25,7 +25,7 @@ from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.observation import NO_ANSWER
 from lightkeeper.monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
-from lightkeeper.monitor.model.wording import does, listed, seconds
+from lightkeeper.monitor.model.wording import does, seconds
 from lightkeeper.worker_server.wire import WAIT_QUORUM, Trouble
 
 
@@ -263,7 +263,7 @@ def _effect(history: History, graph: WaitGraph, victims: tuple[RankName, ...]) -
     if all(track.fresh is None for track in history.present()):
         return "nor does any rank: this monitor may be cut off"
     if _goes_on(history):
-        return "the job goes on: only this monitor cannot reach it"
+        return "the job continues: only this monitor cannot reach it"
     if graph.roots:
-        return f"whether the job needs it cannot be told: {listed(graph.roots)} stands still itself"
-    return "whether the job can do without it cannot be told yet"
+        return f"it is not known if the job needs it: {does(graph.roots, 'stands')} still itself"
+    return "it is not known yet if the job can do without it"

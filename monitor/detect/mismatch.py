@@ -411,6 +411,5 @@ def _silent_verdict(group: GroupName, said: Opinion, finding: Finding, since_s: 
         since_s=since_s,
         evidence=dict(finding.evidence),
         signature=f"mismatch:silent:{label}:{finding.op}",
-        spare="nothing hangs, and a group that is put out would do the same again: look at the "
-        "call",
+        spare="nothing hangs, and an evicted group would do the same again: look at the call",
     )

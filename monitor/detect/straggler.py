@@ -502,8 +502,8 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Itera
 def _collectives(ranks: Sequence[RankName], worst: _Slow) -> str:
     others = worst.last.cohort - 1
     return (
-        f"the collectives inside the group of {listed(ranks)} are slow: its ranks come in time and "
-        f"take {seconds(worst.busy_s)} a step where {others} other "
+        f"the collectives inside the group of {listed(ranks)} are slow: its ranks arrive on time "
+        f"and take {seconds(worst.busy_s)} a step where {others} other "
         f"{'group takes' if others == 1 else 'groups take'} {seconds(worst.usual_s)}"
     )
 
@@ -771,7 +771,7 @@ def slow_transfer(history: History) -> Iterable[Verdict]:
         victims=tuple(sorted(windows[-1].paces)),
         evidence={
             "slow at": "communication across groups",
-            "late arrival": "no: whoever waits least waits longer too",
+            "late arrival": "no: even the rank that waits least waits longer",
             "source": f"phases, means over windows of {seconds(config.window_s)} and more",
         },
         lost_s=max(0.0, (now_s - usual_s) * steps),

@@ -497,7 +497,7 @@ def test_a_group_that_is_gone_and_not_back_stays_an_open_incident() -> None:
     incident = drive.incident("absent")
     assert 80 <= drive.fired[incident.id] <= 85
     assert incident.open
-    assert incident.verdict.reason.startswith("rg_1 is gone for")
+    assert incident.verdict.reason.startswith("rg_1 has been gone for")
     assert incident.severity == "warning"
     assert not drive.evicts
 
