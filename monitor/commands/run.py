@@ -175,7 +175,7 @@ _series_options: Final = gathered(
     option("--rank-series", "ranks", type=Within(0, 1e6, int), metavar="N", default=RANK_SERIES,
            section="Metrics",
            help="most ranks with series of their own on /metrics: first the accused, then the "
-           "unhealthy, then those that work longest (0: none); each rank also has a page of its own"),
+           "unhealthy, then those that work longest (0: none); each rank also has its own page"),
     option("--group-series", "groups", type=Within(0, 1e6, int), metavar="N", default=GROUP_SERIES,
            section="Metrics",
            help="most replica groups with series of their own: first the accused, the unhealthy, "

@@ -21,8 +21,8 @@ RANK_ORDERS: Final = (
 GROUP_ORDERS: Final = ("group", "health", "step", "heartbeat", "host")
 
 of_group: Final = option("--group", multiple=True, metavar="NAME",
-                       help="only of this replica group; repeatable")  # fmt: skip
-of_host: Final = option("--host", multiple=True, metavar="NAME", help="of this host; repeatable")
+                       help="of this replica group; repeatable")  # fmt: skip
+of_host: Final = option("--host", multiple=True, metavar="NAME", help="on this host; repeatable")
 unhealthy: Final = option("--unhealthy", is_flag=True, flag_value=1, default=None,
                            help="neither healthy nor waiting for others")  # fmt: skip
 wide: Final = option("--wide", is_flag=True, flag_value=1, default=None, help="more columns")
