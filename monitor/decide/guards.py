@@ -321,7 +321,7 @@ def unsure(case: Case) -> Objection | None:
         if case.fleet.now_s >= due_s:
             return None
         promise = f"{case.group} may be evicted from {utc_moment(due_s)} on (tie_break_s)"
-        return Objection(f"either of {listed(case.tie)} has to go", case.then(promise))
+        return Objection(f"one of {listed(case.tie)} has to be evicted", case.then(promise))
     doubt = "no rank can be named"
     if candidates:
         doubt = f"cannot tell whether it is {listed(candidates, last='or')}"
@@ -455,7 +455,7 @@ def _came_again(case: Case) -> str:
         others = listed(sorted({host for past in elsewhere for host in past.hosts}))
         return f"the same as {_times(elsewhere)} before on {others}: a fault of the program"
     if len(before) >= config.crash_loop_after:
-        return f"the same as {_times(before)} before: starting it again does not mend it"
+        return f"the same as {_times(before)} before: starting it again does not fix it"
     return ""
 
 

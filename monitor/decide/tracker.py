@@ -124,7 +124,7 @@ def _passed(history: History, incident: Incident, config: KeeperConfig) -> str |
     ):
         return None
     if not tracks:
-        return "its ranks are registered no more"
+        return "its ranks are no longer registered"
     died_s = [track.died_s for track in tracks if track.died_s is not None]
     asked = incident.milestones.evict_asked_s is not None
     if asked and any(history.now_s - at_s < GONE_UNCONFIRMED_S for at_s in died_s):
@@ -199,7 +199,7 @@ def _settled(history: History, incident: Incident, config: KeeperConfig) -> str 
     if unseen_s < config.lag_clear_s / 2:
         return None
     if not any(group in history.groups() for group in incident.groups):
-        return "its ranks are registered no more" if incident.groups else "commits go through again"
+        return "its ranks are no longer registered" if incident.groups else "commits go through"
     return "keeps up again" if incident.kind is Kind.REPLICA_LAG else "not seen any more"
 
 
@@ -227,7 +227,7 @@ def _passed_for_all(history: History, incident: Incident, config: KeeperConfig) 
     commits = [track.last_commit_s for track in history.present() if track.commits]
     moves = commits or [track.moved_s for track in history.present()]
     moved = any(at_s is not None and at_s > last_s for at_s in moves)
-    return "the job goes on" if moved and history.now_s - last_s >= config.clear_s else None
+    return "the job continues" if moved and history.now_s - last_s >= config.clear_s else None
 
 
 def _still_stands(history: History, incident: Incident) -> bool:
@@ -695,7 +695,7 @@ def _in_vain(record: IncidentRecord, history: History, config: KeeperConfig) -> 
     """
     eviction = record.eviction
     if eviction is None:
-        cut_short = "the eviction was cut short by a restart of the monitor: asked again if need be"
+        cut_short = "the eviction was cut short by a restart of the monitor: asked again if needed"
         return None if history.lighthouse is None else cut_short
     done = eviction.gone_s is not None or eviction.unseen_s is not None
     overdue = not done and history.now_s - eviction.asked_s > config.eviction_deadline_s

@@ -121,7 +121,7 @@ def _still(report: IncidentReport) -> Fact:
     waits = waits if report.waiting else ""
     match report.incident.training:
         case Training.TRAINS:
-            detail = "steps are committed: the job goes on, slower or at a risk"
+            detail = "steps are committed: the job continues, slower or at risk"
             return Fact("training", "yes, disturbed", detail, "wait")
         case Training.STANDS:
             return Fact("training", "no", f"the job stands: nobody commits{waits}", "bad")

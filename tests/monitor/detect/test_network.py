@@ -552,7 +552,7 @@ def test_a_lost_group_that_does_not_come_back_is_never_without_an_open_incident(
         assert any(i.open and "rg_1" in i.groups for i in result.incidents)
     incident = drive.incident("absent")
     assert dropped <= drive.fired[incident.id] <= dropped + 2
-    over = "its ranks are registered no more" if fails else "evicted: left the quorum"
+    over = "its ranks are no longer registered" if fails else "evicted: left the quorum"
     assert (drive.incident("dead").resolution or "").startswith(over)
     assert incident.remedy.startswith("To let rg_1 start elsewhere, start its launcher")
 
