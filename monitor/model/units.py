@@ -25,8 +25,8 @@ _UNKNOWN: Final = "an unknown time"
 def clean(text: str, at_most: int = LONGEST) -> str:
     """Text from outside in one line, without characters that control a terminal or reorder text.
 
-    Removes control, format (see "Trojan Source", CVE-2021-42574) and surrogate characters. Looks at
-    no more than 8 characters for each one that may be left.
+    Removes control, format (see "Trojan Source", CVE-2021-42574) and surrogate characters. Reads at
+    most 8 characters for each that may be left.
     """
     if not (text.isascii() and text.isprintable()):
         text, cut = text[: 8 * at_most], "…" if len(text) > 8 * at_most else ""
