@@ -171,16 +171,9 @@ def curves(
     """Values over time, or counts as `bars`; `many`: of groups or ranks, whose names stand at the
     right; `colours`: by name of the series; `coarse`: the shortest time between two points.
     """
-    calcs = [] if bars else ["mean", "max"]  # of counts, neither says anything
-    legend: Json = {"showLegend": True, "displayMode": "list", "placement": "bottom"}
-    if many:
-        legend |= {"displayMode": "table", "placement": "right", "width": 190 if bars else 260,
-                   "sortBy": "Last *", "sortDesc": True}  # fmt: skip
-        calcs.append("lastNotNull")
-    legend["calcs"] = calcs
     panel = _panel(
         "timeseries", title, says, queries, shape,
-        options={"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}},
+        options={"legend": _legend(bars, many), "tooltip": {"mode": "multi", "sort": "desc"}},
         custom={
             "drawStyle": "bars" if bars else "line", "lineWidth": 1, "showPoints": "never",
             "fillOpacity": 70 if bars else 25 if stacked else 0,
@@ -199,6 +192,16 @@ def curves(
         for series, colour in (colours or {}).items()
     ]
     return panel
+
+
+def _legend(bars: bool, many: bool) -> Json:
+    calcs = [] if bars else ["mean", "max"]  # they say nothing about counts
+    legend: Json = {"showLegend": True, "displayMode": "list", "placement": "bottom"}
+    if many:
+        legend |= {"displayMode": "table", "placement": "right", "width": 190 if bars else 260,
+                   "sortBy": "Last *", "sortDesc": True}  # fmt: skip
+        calcs.append("lastNotNull")
+    return {**legend, "calcs": calcs}
 
 
 def states(
