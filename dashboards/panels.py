@@ -195,13 +195,12 @@ def curves(
 
 
 def _legend(bars: bool, many: bool) -> Json:
-    calcs = [] if bars else ["mean", "max"]  # they say nothing about counts
+    calcs = ["lastNotNull"] if many else []
     legend: Json = {"showLegend": True, "displayMode": "list", "placement": "bottom"}
     if many:
         legend |= {"displayMode": "table", "placement": "right", "width": 190 if bars else 260,
                    "sortBy": "Last *", "sortDesc": True}  # fmt: skip
-        calcs.append("lastNotNull")
-    return {**legend, "calcs": calcs}
+    return {**legend, "calcs": calcs if bars else [*calcs, "mean", "max"]}  # not of counts
 
 
 def states(
