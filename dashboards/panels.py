@@ -173,7 +173,8 @@ def curves(
     """
     panel = _panel(
         "timeseries", title, says, queries, shape,
-        options={"legend": _legend(bars, many), "tooltip": {"mode": "multi", "sort": "desc"}},
+        options={"legend": _legend(queries, bars or stacked, many),
+                 "tooltip": {"mode": "multi", "sort": "desc"}},
         custom={
             "drawStyle": "bars" if bars else "line", "lineWidth": 1, "showPoints": "never",
             "fillOpacity": 70 if bars else 25 if stacked else 0,
@@ -194,13 +195,15 @@ def curves(
     return panel
 
 
-def _legend(bars: bool, many: bool) -> Json:
-    calcs = ["lastNotNull"] if many else []
+def _legend(queries: Sequence[Query], counts: bool, many: bool) -> Json:
+    """Mean and max of several curves; of counts they would leave out the times without any."""
+    several = len(queries) > 1 or "{{" in queries[0].legend
+    calcs = ["lastNotNull"] * many + ["mean", "max"] * (several and not counts)
     legend: Json = {"showLegend": True, "displayMode": "list", "placement": "bottom"}
     if many:
-        legend |= {"displayMode": "table", "placement": "right", "width": 190 if bars else 260,
+        legend |= {"displayMode": "table", "placement": "right", "width": 190 if counts else 260,
                    "sortBy": "Last *", "sortDesc": True}  # fmt: skip
-    return {**legend, "calcs": calcs if bars else [*calcs, "mean", "max"]}  # not of counts
+    return {**legend, "calcs": calcs}
 
 
 def states(
