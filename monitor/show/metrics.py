@@ -512,7 +512,7 @@ _OF_INCIDENTS: Final[Metrics] = (
     EVICTIONS.gauge("lemon_hosts", "Hosts that failed so often that they are lemons.", (),
         lambda scene: sum(record.lemon is not None for record in scene.view.hosts.values())),
     EVICTIONS.gauge("host_offences",
-        "Incidents, evictions, quarantines, failed readmissions of a host in 28 days; 100 worst.",
+        "Offences of a host within the window (28 days), by signal; the 100 worst hosts.",
         ("host", "signal"), _offences, series="≤ 400",
         absent="hosts on which nothing happened"),
     GOODPUT.counter("effective_rank_seconds", "Rank-seconds that went into committed steps at the "
@@ -569,7 +569,7 @@ STORE: Final = (  # of the store
         (), lambda store: _nbytes(store.place.path), absent="the store is PostgreSQL"),
 )  # fmt: skip
 QUEUES: Final = KEPT.gauge("queue_length", "What waits: store (rows to be written), journal "
-    "(ticks), http (requests without a free thread), evictions (under way).",
+    "(ticks), http (requests without a free thread); else what is under way.",
     ("queue",), lambda queues: {name: size() for name, size in sorted(queues.items())},
     series="≤ 5", absent="queues that this monitor does not have")  # fmt: skip
 REFUSED: Final = KEPT.counter("registrations_refused", "Registrations refused, by reason: "
