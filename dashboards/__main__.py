@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 from lightkeeper.dashboards import committed
@@ -31,19 +31,35 @@ exit status: 0 done, or nothing to do; 1 a push did not do all of its work; 2 wr
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """Help and errors look like those of lightkeeper's other commands."""
+
+    def format_help(self) -> str:
+        self.usage = self.usage or "%(prog)s [OPTIONS]"
+        text = super().format_help().replace("usage:", "Usage:", 1)
+        return text.replace("\noptions:\n", "\nOptions:\n", 1)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message} (see {self.prog} --help)\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="lightkeeper dashboards",
+        usage="%(prog)s [OPTIONS] COMMAND [ARGS]...",
         description="Lightkeeper's Grafana dashboards: see them, store them in a Grafana.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = top.add_subparsers(dest="command", required=True)
+    commands = top.add_subparsers(
+        prog="lightkeeper dashboards", title="Commands", dest="command", required=True
+    )
     pushed = commands.add_parser("push", help="store in a Grafana what differs from what it has")
     commands.add_parser("list", help="the dashboards and what each answers")
     out = commands.add_parser(
-        "export", help="write them, provisioning, rules, alerts, and all as Kubernetes objects"
-    )
+        "export", usage="%(prog)s [OPTIONS] DIR",
+        help="write them, provisioning, rules, alerts, and all as Kubernetes objects",
+    )  # fmt: skip
 
     pushed.add_argument("--url", required=True, help="root of Grafana: http://127.0.0.1:3000")
     pushed.add_argument("--token-file", required=True, type=Path, metavar="FILE")

@@ -215,7 +215,7 @@ _PACE: Final = [
     curves(
         "Steps a second, by group",
         Query(_of_worst(f"rate({grp('group_commits_total')}[$__rate_interval])"), _LEGEND),
-        unit="suffix: steps/s", width=9, many=True, links=_LINKS, empty="no group reports steps",
+        unit="suffix: /s", width=9, many=True, links=_LINKS, empty="no group reports steps",
         says="Committed steps a second. Groups of one quorum go together; a line that parts "
         "from the others is a group that left or heals. All fall: see Stragglers.",
     ),

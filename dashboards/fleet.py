@@ -189,6 +189,6 @@ _TIME: Final = [
 ]  # fmt: skip
 
 FLEET: Final = Board(
-    "fleet", "Which job stands, is it my turn, who did it? One screen; each panel leads on.",
-    {"Every job": _JOBS, "$job: does it train, and is it my turn?": [*_NOW, *_TIME]},
+    "fleet", "Which job stands, must I act, who caused it? One screen; each panel links to more.",
+    {"Every job": _JOBS, "$job: does it train, and must I act?": [*_NOW, *_TIME]},
 )  # fmt: skip

@@ -171,13 +171,10 @@ def curves(
     """Values over time, or counts as `bars`; `many`: of groups or ranks, whose names stand at the
     right; `colours`: by name of the series; `coarse`: the shortest time between two points.
     """
-    legend: Json = {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []}
-    if many:
-        legend |= {"displayMode": "table", "placement": "right", "calcs": ["lastNotNull"],
-                   "width": 190, "sortBy": "Last *", "sortDesc": True}  # fmt: skip
     panel = _panel(
         "timeseries", title, says, queries, shape,
-        options={"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}},
+        options={"legend": _legend(queries, bars or stacked, many),
+                 "tooltip": {"mode": "multi", "sort": "desc"}},
         custom={
             "drawStyle": "bars" if bars else "line", "lineWidth": 1, "showPoints": "never",
             "fillOpacity": 70 if bars else 25 if stacked else 0,
@@ -196,6 +193,17 @@ def curves(
         for series, colour in (colours or {}).items()
     ]
     return panel
+
+
+def _legend(queries: Sequence[Query], counts: bool, many: bool) -> Json:
+    """Mean and max of several curves; of counts they would leave out the times without any."""
+    several = len(queries) > 1 or "{{" in queries[0].legend
+    calcs = ["lastNotNull"] * many + ["mean", "max"] * (several and not counts)
+    legend: Json = {"showLegend": True, "displayMode": "list", "placement": "bottom"}
+    if many:
+        legend |= {"displayMode": "table", "placement": "right", "width": 190 if counts else 260,
+                   "sortBy": "Last *", "sortDesc": True}  # fmt: skip
+    return {**legend, "calcs": calcs}
 
 
 def states(

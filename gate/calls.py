@@ -26,8 +26,7 @@ HOLD_S: Final = 10.0
 REFUSE_AFTER_S: Final = 1.0
 """A refused heartbeat's answer is delayed: a manager dials again at once after a failure."""
 SILENT_S: Final = 120.0
-"""A replica id silent for this long is forgotten. TorchFT's own timeout is 5 s, and a restarted
-replica has a new id."""
+"""Silence after which a replica id is forgotten: TorchFT's is 5 s, a restarted one has a new id."""
 REPLICAS_MAX: Final = 20_000
 """Most replica ids remembered; calls of any others pass unchecked."""
 _HEARTBEATS_MAX: Final = 20_000
@@ -100,7 +99,7 @@ class ProxiedCall:
     headers: CallHeaders
     began_s: float
     ended: bool
-    """Whether the client has sent all of its request."""
+    """True if the client has sent all of its request."""
     method: Method = Method.OTHER
     stage: Stage = Stage.READING
     data: bytearray = field(default_factory=bytearray)
@@ -122,11 +121,11 @@ class ProxiedCall:
     reply: bytearray = field(default_factory=bytearray)
     """For a quorum request: the answer's message so far."""
     replied: bool = False
-    """Whether `reply` was passed on: the rest passes as it comes."""
+    """True if `reply` was passed on: the rest passes as it comes."""
     member: bytes = b""
     """For a quorum request: `QuorumRequest.member`."""
     answered: bool = False
-    """Whether the client has a part of the answer: then the call is never sent again."""
+    """True if the client has a part of the answer: then the call is never sent again."""
 
     def __post_init__(self) -> None:
         self.method = _METHODS.get(self.headers.path, Method.OTHER)
@@ -139,7 +138,7 @@ class ProxiedCall:
 
     @property
     def at_lighthouse(self) -> bool:
-        """Whether the Lighthouse has this very quorum request, by whichever connection."""
+        """True if the Lighthouse has this very quorum request, by whichever connection."""
         sent = None if self.replica is None else self.replica.sent
         return sent is not None and sent.via is not None and sent.member == self.member
 

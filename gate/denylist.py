@@ -164,8 +164,7 @@ def wire_json(record: Any) -> dict[str, Any]:
 
 
 def parse_denials(data: Any) -> tuple[Denial, ...]:
-    """The list of `{"denied": [...]}`, in the order given, each entry once; unknown keys are
-    ignored.
+    """The list of `{"denied": [...]}`, in its order, each entry once; unknown keys are ignored.
 
     Raises:
         ValueError: not such a list, or two entries name the same; the message is one line.

@@ -65,7 +65,7 @@ def resolve(host: str, port: int) -> tuple[int, Any]:
 
 
 def listen(host: str, port: int, *, shared: bool) -> socket.socket:
-    """A listening socket; `shared`: beside that of the gate before, by the same user.
+    """A listening socket; `shared`: beside that of the earlier gate, of the same user.
 
     Raises:
         OSError: the address is in use or not ours.

@@ -62,13 +62,13 @@ class CallHeaders:
     timeout_s: float | None
     """The client's own deadline, from when it asked; None: not set."""
     block: bytes
-    """The same headers in the same order, without references to earlier blocks."""
+    """The headers in their order, encoded without references to earlier blocks."""
 
 
 class HeaderReader:
     """Reads the blocks of one client, each block once: heartbeats repeat the same bytes.
 
-    The same block means the same as long as the table of earlier headers has not changed.
+    A block keeps its meaning as long as the table of earlier headers has not changed.
     """
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ class QuorumRequest:
 
 
 def is_same_request(left: bytes, right: bytes) -> bool:
-    """Whether two parts of a member are alike; a Lighthouse drops fields that it does not know."""
+    """True if two parts of a member are alike; a Lighthouse drops fields that it does not know."""
     if left == right:
         return True
     try:
@@ -170,7 +170,7 @@ def is_same_request(left: bytes, right: bytes) -> bool:
 
 
 def is_whole(data: bytes | bytearray) -> bool | None:
-    """Whether this is a whole gRPC message; None: it is compressed or more than one."""
+    """True if this is a whole gRPC message; None: it is compressed or more than one."""
     if len(data) < PREFIX_BYTES:
         return False
     if data[0]:
@@ -273,7 +273,7 @@ def fields(data: bytes, at: int, end: int) -> Iterator[WireField]:
 
 
 def values(data: bytes) -> dict[int, int | bytes]:
-    """WireField numbers and values of its first `_FIELDS_MAX` fields; of a repeated one, the last.
+    """Numbers and values of its first `_FIELDS_MAX` fields; of a repeated field, the last value.
 
     Raises:
         ValueError: it is not a protobuf message.

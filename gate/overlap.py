@@ -55,7 +55,7 @@ _NAMES_S: Final = 10.0
 """How long names are waited for: a Service's come with its first pod."""
 _AGAIN_S: Final = 0.25
 _SILENT_S: Final = 10.0
-"""A gate that is reached and does not answer for this long is stuck: it is not waited for."""
+"""A gate that accepts a connection and does not answer for this long is stuck: do not wait."""
 
 
 @readable
@@ -120,7 +120,7 @@ class Predecessor:
 
     @classmethod
     def find(cls, options: GateOptions) -> Predecessor | None:
-        """The first that answers, of all addresses; None: nobody is to be followed.
+        """The first gate that answers, at any of the addresses; None: there is none to follow.
 
         Raises:
             PredecessorError: its name cannot be resolved now, it serves another Lighthouse, or it
@@ -147,7 +147,7 @@ class Predecessor:
         return None
 
     def take_over(self, options: GateOptions) -> Handover:
-        """What it knew: from now on it passes its calls to us, who must be listening.
+        """Returns what it knew: from now on it passes its calls to us, so we must be listening.
 
         Raises:
             PredecessorError: it does not hand over.
@@ -223,7 +223,7 @@ class Overlap:
 
     @property
     def same_port(self) -> bool:
-        """Whether who comes to our address from now on meets the successor."""
+        """True if a client that connects to our address from now on meets the successor."""
         to = self.successor
         return to is not None and to.same_host and to.bind == self._bind
 
@@ -251,7 +251,7 @@ class Overlap:
         proxy.deny(self._denied)
 
     async def until_gone(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`, and then as long as anybody needs it, within the grace."""
+        """Serve until `stop`, and then as long as a client needs it, within the grace."""
         while not self.gone(stopping=stop.is_set()):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):

@@ -70,7 +70,7 @@ CALLS_MAX: Final = 100
 KEPT_MAX: Final = 1024 * 1024
 """Bytes of requests kept for one client, to read them and to send them again."""
 KEPT_OF_ALL: Final = 64 * 1024 * 1024
-"""The same for all clients together; above it, only short requests are kept."""
+"""Bytes kept for all clients together; above it, only short requests are kept."""
 RESENT_MAX: Final = 8
 """How often a call is sent again: one may make the Lighthouse close its connection each time."""
 _REPLY_MAX: Final = 512 * 1024
@@ -117,9 +117,9 @@ class NewestQuorum:
     members: dict[str, bytes] = field(default_factory=dict)
     """Replica id -> its request, as in `QuorumRequest.member`."""
     told: dict[str, Downstream] = field(default_factory=dict)
-    """Who has the answer, and by which connection: there it asks for the next one."""
+    """Members that have the answer, and by which connection: there they ask for the next one."""
     sure: bool = True
-    """Whether `told` is complete. If so, a member that is not in it is in this quorum by a request
+    """True if `told` is complete. Then a member that is not in it is in this quorum by a request
     that it has forgotten; the others wait for it, whatever it asks now."""
     owed: list[tuple[Downstream, ProxiedCall]] = field(default_factory=list)
     due_s: float = 0.0
@@ -128,7 +128,7 @@ class NewestQuorum:
     """Who may have a request for this quorum at the Lighthouse, which took it for the next one."""
 
     def answers(self, client: Downstream, call: ProxiedCall) -> bool:
-        """Whether this call asks for this quorum."""
+        """True if this call asks for this quorum."""
         if client.closed or call.replica is None or not call.member:
             return False
         name = call.replica.replica_id
@@ -160,7 +160,7 @@ class Proxy:
         self.keep: Callable[[bytes], None] = lambda _: None
         """Called with each quorum's answer before any member gets it."""
         self.leaving = False
-        """Whether clients are to go to the gate that took over."""
+        """True if clients are to go to the gate that took over."""
         self.flusher = http2.Flusher()
         self.flush = self.flusher.flush
         self.turns = FairTurns(self.flush)
@@ -238,7 +238,7 @@ class Proxy:
         }
 
     def asks(self, call: ProxiedCall) -> bool:
-        """Whether a quorum request may pass: first those that replace an outdated one."""
+        """True if a quorum request may pass: first those that replace an outdated one."""
         outdated, name = self.quorum.outdated, call.replica and call.replica.replica_id
         if outdated and name in outdated:
             del outdated[name]
@@ -692,7 +692,7 @@ class Downstream(Caller):
             self.part(self._proxy.now_s())
 
     def part(self, now_s: float) -> None:
-        """Send the client to the gate that took over, if this is the moment for it.
+        """Send the client to the gate that took over, if this is the right moment.
 
         TorchFT loses a request that it is about to send when the connection ends, and a lost
         quorum request costs a second at least. So a client goes when it has nothing open, just

@@ -63,7 +63,7 @@ class _Quorum:
 
     @property
     def under_way(self) -> bool:
-        """Whether any member has made a step."""
+        """True if any member has made a step."""
         return any(signed(values(member).get(4)) > 0 for member in self.members.values())
 
 

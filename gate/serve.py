@@ -136,12 +136,12 @@ def run(options: GateOptions) -> None:
 
 
 def _start_another() -> None:
-    """The same command again: it takes over from us, perhaps with newer code."""
+    """Run the same command again: it takes over from us, perhaps with newer code."""
     subprocess.Popen([sys.executable, *sys.orig_argv[1:]])
 
 
 def _tell_systemd(text: str) -> None:
-    """To the process that started us, if that is systemd."""
+    """Notify the process that started us, if that is systemd."""
     if path := os.environ.get("NOTIFY_SOCKET"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel, suppress(OSError):
             channel.sendto(text.encode(), path.replace("@", "\0", 1))
@@ -176,7 +176,7 @@ async def serving(
     gate.listen(BACKLOG)  # the kernel's queue; asyncio uses its `backlog` for both
 
     def stop_listening() -> None:
-        """Serve who is in the kernel's queue, and leave all others to the gate at the same port."""
+        """Serve clients in the kernel's queue, and leave the others to the gate at this port."""
         with suppress(OSError):
             while True:
                 client, _ = gate.accept()
@@ -362,7 +362,7 @@ def _counters(counts: GateCounts) -> Iterator[tuple[str, str, int]]:
     yield "resent", "Quorum requests sent again to a Lighthouse that came back", counts.resent
     again = "Quorums answered again to members whose answer was lost with a Lighthouse or worker"
     yield "told_again", again, counts.told_again
-    yield "bad_clients", "Clients sent away for breaking HTTP/2", counts.bad_clients
+    yield "bad_clients", "Clients disconnected for violating HTTP/2", counts.bad_clients
 
 
 def _gauges(proxy: Proxy) -> Iterator[tuple[str, str, float]]:
@@ -370,8 +370,8 @@ def _gauges(proxy: Proxy) -> Iterator[tuple[str, str, float]]:
     quorums = [call.stage for call in calls if call.method is Method.QUORUM]
     yield "held", "Quorum requests that wait for a newer list", quorums.count(Stage.HELD)
     yield "quorum_requests_under_way", "Quorum requests without an answer", len(quorums)
-    yield "upstream_up", "Whether the Lighthouse is there", proxy.lighthouse.up is True
+    yield "upstream_up", "1 while the Lighthouse is there", proxy.lighthouse.up is True
     yield "connections", "Clients connected", len(proxy.transports)
     yield "denials", "Entries of the list in force", len(proxy.denylist.denials)
     yield "quorum_id", "The highest quorum id that groups were given", proxy.quorum_ids.highest
-    yield "lighthouse_restarts", "Seen in quorum ids that fell", proxy.quorum_ids.restarts
+    yield "lighthouse_restarts", "Restarts: quorum ids fell", proxy.quorum_ids.restarts

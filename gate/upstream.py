@@ -84,7 +84,7 @@ class Upstream(http2.Http2Connection):
 
     @property
     def takes(self) -> bool:
-        """Whether a call can be handed to it."""
+        """True if a call can be handed to it."""
         return not self._leaving and not self.closed
 
     def carry(self, call: ProxiedCall) -> None:
@@ -201,7 +201,7 @@ class UpstreamLighthouse:
         self._next_s = 0.0
 
     def resume(self) -> None:
-        """Requests of before may still be at the Lighthouse, without anybody to answer.
+        """Earlier requests may still be at the Lighthouse, with nobody left to answer.
 
         It puts them into the next quorum that forms. So the first request goes alone: if it gets
         that quorum, the others are for it too; sent at once, they would be for the one after it.
@@ -209,7 +209,7 @@ class UpstreamLighthouse:
         self._resumes = True
 
     def admits(self) -> bool:
-        """Whether a quorum request may pass now."""
+        """True if a quorum request may pass now."""
         now_s = self._now_s()
         if self.settling or now_s < self._next_s:
             return False
@@ -327,7 +327,7 @@ class UpstreamLighthouse:
             self.settling = bool(self._expected)
 
     def settle(self) -> None:
-        """No gate was there before this one: heartbeats, of whom we cannot know, go first."""
+        """No gate was there before this one: heartbeats go first, from we cannot know whom."""
         self.settling, self._expected = True, {ReplicaId("")}
         self.resume()
         self._since_s = self._now_s()

@@ -172,15 +172,15 @@ cli: Final = Commands(
                                 "what happened to a host or a group"),
             }}),
             "silence": Commands("no messages about what matches, for a time", {"Commands": {
-                "list": Ours("commands.work:list_silences", "silences that hold"),
-                "add": Ours("commands.work:add_silence", "of a kind, group, host, rank or run"),
+                "list": Ours("commands.work:list_silences", "silences in force"),
+                "add": Ours("commands.work:add_silence", "by kind, group, host, rank or run"),
                 "end": Ours("commands.work:end_silence", "end one before its time"),
             }}),
             "pause": Ours("commands.orders:pause", "evict nobody for now"),
             "resume": Ours("commands.orders:resume", "evict again"),
             "policy": Commands("what may be done about which fault", {"Commands": {
                 "show": Ours("commands.policy:show_policy",
-                             "the policy that holds, and who said it"),
+                             "the policy in force, and who set it"),
                 "reload": Ours("commands.policy:reload_policy",
                                "make the monitor read its file again"),
             }}),

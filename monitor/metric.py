@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # Prometheus would keep a `_created` series for each counter
 
-ALONE: Final = "without a Lighthouse"
+ALONE: Final = "no Lighthouse"
 """When a series is left out that speaks of quorums or evictions."""
 GROUP: Final = ("replica_group",)
 RANK: Final = ("replica_group", "rank")

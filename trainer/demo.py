@@ -87,8 +87,8 @@ def demo_options(argv: Sequence[str] | None = None) -> DemoOptions:
     """Options from the command line; wrong ones end the process with status 2."""
     listed = "\n".join(f"  {name:<15}{says}" for name, says in faults.KINDS.items())
     about = (
-        "Start a TorchFT fleet on this machine, make a rank sick, and watch lightkeeper name it, "
-        "evict its group through the Lighthouse, and training continue."
+        "Start a TorchFT fleet on this machine and make a rank sick. Then watch lightkeeper name "
+        "it and evict its group\nthrough the Lighthouse, and training continue."
     )
     parser = parser_of(DemoOptions, "lightkeeper demo", about, _EPILOG.format(faults=listed))
     args = parser.parse_args(argv)

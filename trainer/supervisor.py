@@ -267,8 +267,9 @@ def end_on_signals() -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     form = argparse.RawDescriptionHelpFormatter
     top = OneLineParser(
-        "lightkeeper.trainer.supervisor", description=_ABOUT, epilog=_EPILOG, formatter_class=form
-    )
+        "lightkeeper.trainer.supervisor", "%(prog)s [OPTIONS] [-- ARGS ...]", _ABOUT, _EPILOG,
+        formatter_class=form,
+    )  # fmt: skip
     add = top.add_argument
     add("--group", metavar="NAME", required=True, help="stable name of the replica group: rg_1")
     add("--hosts", metavar="H,H", required=True, help="hosts in order of preference, by comma")

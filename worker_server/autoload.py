@@ -36,8 +36,7 @@ _WISH = "LIGHTKEEPER_ATTACH"
 _DONE = "done:"
 _C10D = "torch.distributed.distributed_c10d"
 _INIT = "init_process_group"
-"""What attached, in place of a launcher's name: whatever variables it sets later, its children are
-no ranks."""
+"""What attached, in place of a launcher's name: its children are no ranks, whatever it sets."""
 _fulfilled_in = 0
 """Pid of the process in which the request was fulfilled; a forked child has another."""
 
@@ -65,8 +64,8 @@ def _attach(overrides: dict[str, str], by: str = "") -> None:
 
 
 def _close_with_its_groups(reporter: Reporter) -> None:
-    """Ray ends all workers with status 1, whether or not they failed. Before, it destroys their
-    groups: who dies afterwards has not failed.
+    """Ray ends all workers with status 1, whether or not they failed. It destroys their groups
+    before that: a process that dies afterwards has not failed.
     """
     destroy = sys.modules[_C10D].destroy_process_group
 

@@ -33,11 +33,10 @@ _STORE_PORT: Final = 29500
 _ABOUT: Final = """\
 Look at this host before a job starts on it: what the machine's own logs say, a matrix
 multiplication on each GPU (or core), memory, room on disk and in /dev/shm, this host's and the
-store's names, and the Lighthouse. Where the launch has several hosts they meet at a store
-of their own (MASTER_ADDR, the port after MASTER_PORT), measure the links between them in pairs, and
-all say the same: which host or link is at half or less. Of two hosts nobody can say which is it.
-Alone, only its GPUs or cores are compared, with each other.
-The monitor hears nothing of it, and nothing stays behind.
+store's names, and the Lighthouse. If the launch has several hosts, they meet at a store of their
+own (MASTER_ADDR, the port after MASTER_PORT), measure the links between them in pairs, and all
+report the same: which host or link is at half or less. With two hosts, nobody can say which it is.
+A host alone compares only its own GPUs or cores. The monitor is not informed; nothing stays behind.
 """
 _EXAMPLES: Final = """\
 examples, the second one the same on each of four hosts:
@@ -154,7 +153,7 @@ more; for time DLRover's node check has 2."""
 _SPREADS: Final = 4.0
 """And so many of the others' own spreads (median absolute deviation of logarithms)."""
 _LEAST: Final = 1e-9
-"""In place of 0, of which there is no logarithm: a link that carried nothing."""
+"""In place of 0, which has no logarithm: a link that carried nothing."""
 
 
 class Figure(NamedTuple):
@@ -214,7 +213,7 @@ def stands_out(
 
 
 def compare(reports: Sequence[HostFigures]) -> list[Judged]:
-    """All figures of all hosts: of the host against other hosts, of a device against its host's."""
+    """All figures: a host's are compared with other hosts', a device's with those of its host."""
     rows, tables = list[Judged](), dict[tuple[str, str, str], dict[str, float]]()
     for report in reports:
         for name, unit, value, device in report.figures:

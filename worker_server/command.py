@@ -19,7 +19,12 @@ _HEEDED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Reports wrong arguments in one line; the full usage is in `--help`."""
+    """Reports wrong arguments in one line. Its help looks like that of click's commands."""
+
+    def format_help(self) -> str:
+        self.usage = self.usage or "%(prog)s [OPTIONS]"
+        text = super().format_help().replace("usage:", "Usage:", 1)
+        return text.replace("\noptions:\n", "\nOptions:\n", 1)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message} (see {self.prog} --help)\n")

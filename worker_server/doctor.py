@@ -7,7 +7,6 @@ that they would get. Nothing is changed. `lightkeeper check host` tries the netw
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -24,6 +23,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from lightkeeper.worker_server import home, run_dir
+from lightkeeper.worker_server.command import OneLineParser
 from lightkeeper.worker_server.home import misspelt
 from lightkeeper.worker_server.plain_text import escaped
 from lightkeeper.worker_server.rank.settings import SettingError, Settings, monitors_in, monitors_of
@@ -373,10 +373,10 @@ def print_findings(findings: Iterable[DoctorFinding]) -> None:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Exit status 0: nothing failed; 1: something did; 2: usage error."""
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="lightkeeper doctor",
         description=(__doc__ or "").partition("\n\n")[2],
-        epilog="run it beside a rank, or in the shell that will start one. Exit status: 0 nothing "
+        epilog="Run it beside a rank, or in the shell that will start one. Exit status: 0 nothing "
         "failed, 1 something did.",
     )
     parser.add_argument("--format", choices=("text", "json"), default="text", help="text (default)")

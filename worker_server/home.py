@@ -192,7 +192,7 @@ def find_token(
     file: Path | None = None,
     own: Callable[[Path], str] = read_token_file,
 ) -> str | None:
-    """From this file, the one that LIGHTKEEPER_TOKEN_FILE names, the variable LIGHTKEEPER_TOKEN, or
+    """The token from this file, that of LIGHTKEEPER_TOKEN_FILE, the variable LIGHTKEEPER_TOKEN, or
     what `own` returns for the user's own file. Both variables set but empty: none.
 
     Raises:

@@ -45,7 +45,7 @@ def escaped_body(body: bytes, mimetype: str | None) -> bytes:
 
 
 ABOUT: Final = ("incident", "group", "rank")
-"""What a record is about, where it is about one (`extra=`); several are joined by commas."""
+"""Things that a record may be about (`extra=`); several of one kind are joined by commas."""
 LEVELS: Final[Mapping[str, int]] = {
     level: logging.getLevelNamesMapping()[level.upper()]
     for level in ("debug", "info", "warning", "error")
@@ -92,7 +92,7 @@ class JsonFormatter(LineFormatter):
 
 
 def formatter(form: str | None, words: str = FORMAT) -> LineFormatter:
-    """Of one of `FORMS`; anything else is text. `words`: a text's."""
+    """For one of `FORMS`; anything else means text. `words`: the format of a text."""
     return JsonFormatter() if form == "json" else LineFormatter(words)
 
 

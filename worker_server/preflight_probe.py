@@ -61,7 +61,7 @@ def _rates(
 
 
 def _each(work: Callable[[int], None], numbers: Collection[int]) -> None:
-    """For all numbers at once, in threads.
+    """Call it for all numbers at once, in threads.
 
     Raises:
         RuntimeError: what one of them raised, with its number.

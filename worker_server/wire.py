@@ -86,7 +86,7 @@ LONG_PHASES: Final = frozenset({"checkpoint", "evaluation", "compile", "init"})
 """Declared phases that may last for minutes in a healthy job."""
 
 FINISHED_PHASE: Final = "finished"
-"""Of a rank whose training is over: it may then stand still or end."""
+"""Phase of a rank whose training is over: it may then stand still or end."""
 
 SOURCE_REPORTER: Final = "reporter"
 """Steps and phases that the training loop itself reports: only these phases keep the rule that a
@@ -856,8 +856,7 @@ class RingEntry:
     torch_ids: tuple[Whole, ...] = ()
     """`record_id`s of torch's own record that belong to this entry."""
     quorum: Whole | None = None
-    """Id of the quorum for which TorchFT configured the group; its sequence ids restart with each
-    quorum."""
+    """Id of the quorum for which TorchFT configured the group; sequence ids restart with each."""
     recorder: str | None = None
     """Key in `FlightRecord.recorders` that `torch_ids` refer to; None: `torch`."""
     thread: Whole | None = None

@@ -2,8 +2,8 @@
 
 Theory of operation. Each source has a thread of its own, so that one that hangs delays nobody, and
 a look takes at most a tenth of its time. A testimony lives for three looks; a look that read
-everything also removes what is no longer said. What was so before the run began is context, since
-conditions, annotations and drain reasons outlast a repair; only a host that is leaving stays so.
+everything also removes what is no longer said. What held before the run began is context, since
+conditions, annotations and drain reasons outlast a repair; only `leaving` keeps its weight.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class ClusterSource:
         return self._every_s
 
     def _dated(self, key: tuple[Host, str, str], said: Testimony, now_s: float) -> Testimony:
-        """The testimony with since when it is so, as far as known; as context if it is older than
+        """The testimony, and since when it holds, as far as known; as context if it is older than
         the run. What stands without a date at a host's first look is taken to be older.
         """
         began_s = now_s - self._registry.run_age_s()

@@ -50,7 +50,7 @@ class _Missing:
 
     @property
     def known(self) -> bool:
-        """True if it is known why it went: that we had it deleted does not say it."""
+        """True if it is known why it went: our own request to delete it does not say why."""
         said = self.said
         return said is not None and said.weight is not Weight.CONTEXT and said.code != "evicted"
 
@@ -82,7 +82,7 @@ class Ends:
     def note(
         self, observations: Iterable[Observation], now_s: float
     ) -> Mapping[RankName, Testimony]:
-        """What is known, with the ages of now; ranks missed for the first time are asked for."""
+        """What is known, with its present age; ranks missed for the first time are asked for."""
         anew = False
         for seen in observations:
             if seen.report is not None and seen.report.process.alive:

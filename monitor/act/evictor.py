@@ -635,6 +635,6 @@ class Evictors:
         return self._permit() if revoked is None else revoked.why
 
     def _revoked(self, eviction: Eviction) -> Revoked | None:
-        """Why the eviction must stop: a pause stops those that the monitor decided itself."""
+        """Why the eviction must stop: a pause stops evictions that the monitor decided itself."""
         why = self._paused() if eviction.author == KEEPER else None
         return None if why is None else Revoked(f"{why}: its other rungs are not climbed")

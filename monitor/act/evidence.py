@@ -91,7 +91,7 @@ class Capture:
 
     @property
     def incident_id(self) -> IncidentId:
-        """The incident's; else the eviction's, which one by hand has too; else empty."""
+        """Groups of the incident; else of the eviction, which one by hand has too; else empty."""
         subject = self.incident.id if self.incident is not None else None
         if subject is None and self.eviction is not None:
             subject = self.eviction.incident_id
@@ -145,10 +145,10 @@ _MIB: Final = 1024 * 1024
 
 
 CAPTURES: Final = KEPT.counter("evidence_captures", "Captures of evidence, by moment and outcome.",
-    ("moment", "outcome"), series="at most 2 x 4",
-    absent="none was made since the start")  # fmt: skip
+    ("moment", "outcome"), series="≤ 2 x 4",
+    absent="none since the start")  # fmt: skip
 SECONDS: Final = KEPT.histogram("evidence_capture_seconds",
-    "Seconds until the ranks concerned had answered, or the deadline was over.",
+    "Seconds until the ranks concerned had answered, or until the deadline.",
     buckets=TICK_BUCKETS, series="13")  # fmt: skip
 WRITTEN: Final = KEPT.counter("evidence_written_bytes", "Bytes of bundles written.")
 STORED: Final = KEPT.gauge("evidence_stored_bytes", "Bytes of bundles on disk.")

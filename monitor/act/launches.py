@@ -1,4 +1,4 @@
-"""Whose rank is it: of which launch, and of which run of the job. Pure.
+"""To which launch, and to which run of the job, a rank belongs. Pure.
 
 Theory of operation. A *launch* is one start of one replica group: its ranks form one world, so they
 all live at once. A *run* is one start of a job: a chain of launches each of which began while

@@ -93,7 +93,7 @@ class NoticeFacts:
     incidents: Sequence[Incident]
     decisions: Mapping[IncidentId, Sequence[Decision]]
     ahead_s: float = 0.0
-    """Of the wall clock before the monitor's."""
+    """How far the wall clock is ahead of the monitor's."""
     work: Work = field(default_factory=Work)
     links: Callable[[Incident], Mapping[str, str]] = lambda _: {}
 
@@ -192,7 +192,7 @@ LOUDNESS: Final = tuple(Severity)
 
 
 def louder(now: Notice, before: Notice) -> bool:
-    """Whether a notice got worse since it was sent."""
+    """True if a notice got worse since it was sent."""
     return LOUDNESS.index(now.severity) > LOUDNESS.index(before.severity)
 
 
@@ -265,8 +265,8 @@ class Message:
         return Status.ACKNOWLEDGED if by else Status.FIRING
 
     def by_the_wall(self, ahead_s: float) -> Message:
-        """The same in the time of receivers, which compare it with their own clock. `ahead_s`: of
-        the wall clock before the monitor's, see `SteadyClock.ahead_s`.
+        """The message in wall-clock time, which receivers compare with their own clocks. `ahead_s`:
+        how far that is ahead of the monitor's clock, see `SteadyClock.ahead_s`.
         """
         ended = self.ended and replace(self.ended, at_s=self.ended.at_s + ahead_s)
         notice = replace(self.notice, since_s=self.notice.since_s + ahead_s)
@@ -283,8 +283,8 @@ class Sink(ABC):
 
     @property
     def resend_s(self) -> float | None:
-        """A notice that still fires is sent again after this time, and every end is sent. None:
-        once, and of ends only those of incidents.
+        """A notice that still fires is sent again after this time, and every end is sent. None: it
+        is sent once, and only the ends of incidents are sent.
         """
         return None
 

@@ -192,8 +192,8 @@ def send(fetcher: Fetcher, sink: Sink, messages: Sequence[Message]) -> Answer:
 
 MESSAGES: Final = KEPT.counter("notifications",
     "Messages to people, by sink and outcome: sent, failed (tried again), dropped.",
-    ("sink", "outcome"), series="at most 3 a sink",
-    absent="none was sent since the start")  # fmt: skip
+    ("sink", "outcome"), series="≤ 3 a sink",
+    absent="none since the start")  # fmt: skip
 PENDING: Final = KEPT.gauge("notifications_pending", "Messages that wait for a sink.", ("sink",),
     series="1 a sink", absent="no sink is configured")  # fmt: skip
 

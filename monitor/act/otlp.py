@@ -37,7 +37,7 @@ from lightkeeper.worker_server.plain_text import about, escaped
 log = logging.getLogger(__name__)
 
 QUEUE: Final = 4096
-"""Spans, or records of the log, that may wait: those of a collector's restart."""
+"""Spans, or log records, that may wait: those of a collector's restart."""
 _BATCH: Final = 512
 _EVERY_S: Final = 1.0
 _TEXT_MAX_CHARS: Final = 4096
@@ -45,9 +45,9 @@ _ROOT: Final = "incident"
 _OURS: Final = logging.getLogger("lightkeeper")
 
 EXPORTED: Final = KEPT.counter("otlp",
-    "Spans and records of the log for OTLP, by signal and outcome: sent, failed (not taken in "
-    "time), dropped (too many waited).", ("signal", "outcome"), series="at most 6",
-    absent="nothing was to be sent since the start")  # fmt: skip
+    "Spans and log records for OTLP, by signal and outcome: sent, failed (not accepted in "
+    "time), dropped (too many waited).", ("signal", "outcome"), series="≤ 6",
+    absent="none since the start")  # fmt: skip
 
 
 class _Handler(logging.Handler):
@@ -133,7 +133,7 @@ class Telemetry:
     def take(
         self, incidents: Sequence[Incident], before: Mapping[IncidentId, Incident], ahead_s: float
     ) -> None:
-        """Send what has ended of these since `before`. `ahead_s`: of the wall clock before ours."""
+        """Send what has ended of these since `before`. `ahead_s`: the wall clock minus ours."""
         for incident in incidents if "traces" in self._queues else ():
             old, stages = before.get(incident.id), incident.milestones.stages()
             if "detect" not in stages:

@@ -159,7 +159,7 @@ class Poller:
         self._covers: dict[str, frozenset[tuple[GroupName, int, str]]] = {}
         """URL of a WorkerServer that answered for its host -> the incarnations that it reported."""
         self._dumb: dict[str, float] = {}
-        """URL of one that did not answer for its host -> not asked to until; monotonic time."""
+        """URL of one that did not answer for its host -> monotonic time when it is asked again."""
         self._left: frozenset[RankName] = frozenset()
         """Ranks not asked in the last sweep."""
         self._silent: frozenset[RankName] = frozenset()
@@ -246,7 +246,7 @@ class Poller:
         return observations
 
     def _remember(self, failed: Mapping[RankName, Failure]) -> None:
-        """Keep who was not asked, and who did not answer in time or was not asked since."""
+        """Remember targets that were not asked, and those that did not answer in time."""
         before = self._silent
         self._left = frozenset(rank for rank, why in failed.items() if why is Failure.UNASKED)
         late = {rank for rank, why in failed.items() if why is Failure.TIMEOUT}

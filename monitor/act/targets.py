@@ -116,7 +116,7 @@ host's answer holds, `poller.HOST_MAX_BYTES`), two names each, the launcher's an
 lower limit delays a fleet behind a proxy (10,000 ranks now take 3 minutes); a higher one lets one
 client fill the table before anybody looks."""
 CONTEST_S: Final = 6.0
-"""Who has a name is asked at each tick: within this time it is known whether it still lives."""
+"""A name's holder is asked at each tick: within this time it is known whether it still lives."""
 STANDS_S: Final = 30.0
 OF_ITS_OWN: Final = (
     "stop one of them, or give this one a monitor of its own: `lightkeeper monitor --bind "
@@ -175,7 +175,7 @@ class Registry:
         self._unheard: set[RankName] = set()
         """Restored as ranks that trained, and not heard by this monitor."""
         self._goes_on = False
-        """Whether one of these has answered, alive: their run is not over."""
+        """True if one of these has answered, alive: their run is not over."""
         self._run: Run | None = None
         self._dead: set[RankName] = set()
         self._gone: set[RankName] = set()
@@ -323,7 +323,7 @@ class Registry:
         self._store.save_target(rank, body)
 
     def _outlived(self, target: Target, old: Target | None) -> Registered | None:
-        """Put off the elder of two incarnations; whether that is the one that asks."""
+        """Put off the elder of two incarnations; returns True if that is the one that asks."""
         if old is None:
             return None
         elder = target if older(target, old) else old
@@ -387,7 +387,7 @@ class Registry:
         return None if mate is None or same_world(mate, target) else mate
 
     def _contest(self, target: Target, why: Registered) -> Registered:
-        """Refuse a living rank: for now, and aloud once it is known that its rival lives."""
+        """Refuse a living rank: for now, and with a warning once its rival is known to live."""
         now_s, incarnation = self._clock.now_s(), target.identity.incarnation
         first_s = self._contested.setdefault(incarnation, now_s)
         unnamed = target.identity.group == UNNAMED and bool(target.claim.lighthouse)
@@ -461,8 +461,8 @@ class Registry:
                 self._drop(rank)  # comes back under its launcher's name
 
     def _begin(self, target: Target, *, new: bool) -> None:
-        """Drop who is of an older launch of its group; begin a new run if the process is new and
-        nobody of the last run may still live, and drop its dead.
+        """Drop ranks of an older launch of its group. If the process is new and no rank of the last
+        run may still live, begin a new run, and drop the dead of the last one.
         """
         ended, itself = self._dead | self._gone, {target.rank}
         others = len(self._targets) - (target.rank in self._targets)
@@ -606,7 +606,7 @@ class Registry:
     def current(
         self, observations: tuple[Observation, ...]
     ) -> tuple[tuple[Observation, ...], Run | None]:
-        """Those of ranks that nobody has replaced, nor left behind, since they were asked; and
+        """Observations of ranks that were not replaced, nor left behind, since they were asked; and
         their run: a rank that registers in between begins the next one.
         """
         with self._lock:
@@ -619,8 +619,8 @@ class Registry:
             return still, self._run
 
     def _as_it_was(self, seen: Observation) -> Observation:
-        """Of a rank that does not answer any more, what it sent while it ended; of one that this
-        monitor never heard, as what it trained.
+        """Add what a rank that no longer answers sent while it ended, and, if this monitor never
+        heard it, under which replica id it trained.
         """
         if seen.rank in self._unheard and seen.report is None:
             seen = structs.replace(seen, trained_as=self._targets[seen.rank].trained_as)
@@ -638,8 +638,8 @@ class Registry:
         return _is(target, identity)
 
     def _part(self) -> None:
-        """Drop who was taken for a mate of a living rank, until its death showed that it was not:
-        a rank of the last launch, whose end was not seen yet when this one began.
+        """Drop a rank that was taken for a mate of living ranks until its death showed that it was
+        not: one of the last launch, whose end was not seen yet when this one began.
         """
         ended = self._dead | self._gone
         living = [target for target in self._targets.values() if ended and self._lives(target)]

@@ -106,7 +106,7 @@ _url_option: Final = gathered("public_url", lambda public_url: (
     web_url("--public-url", public_url).rstrip("/") if public_url else None
 ), _option(
     "--public-url", metavar="URL", envvar="LIGHTKEEPER_PUBLIC_URL",
-    help="of the monitor, as people reach it: for links in messages (default: where it is bound)",
+    help="the monitor's, as people reach it, for links in messages (default: where it is bound)",
 ))  # fmt: skip
 
 
@@ -122,12 +122,12 @@ def notify_options(called: F) -> F:
 def check_notify(
     *, sinks: Sinks, public_url: str | None, ca_file: Path | None, as_json: bool
 ) -> int:
-    """Send a test message to every sink.
+    """Send a test message to every receiver.
 
-    The same options belong to the monitor:
+    The monitor takes the same options:
       lightkeeper check notify --notify-alertmanager http://am:9093
 
-    exit status: 0 all took it, 1 one did not, 2 wrong arguments.
+    exit status: 0 all accepted it, 1 one did not, 2 wrong arguments.
     docs/alerts.md has the messages, and what is sent when.
     """
     receivers = sinks(_TEST_S)
@@ -230,11 +230,11 @@ scheduler_options: Final = gathered(
     schedulers_of,
     _scheduler_option("--scheduler", multiple=True,
             metavar="|".join(DRIVERS),
-            help="keep quarantined hosts out by it, and ask it to end a group that does not go; "
+            help="keeps quarantined hosts out, and ends a group that nothing else could end; "
             "repeatable (default: LIGHTKEEPER_SCHEDULERS, with commas)"),
     _scheduler_option("--scheduler-name", metavar="NAME", envvar="LIGHTKEEPER_SCHEDULER_NAME",
-            help="of this monitor's quarantine list on nodes: two monitors of one cluster leave "
-            "each other's alone (default: one that the store keeps)"),
+            help="name of this monitor's quarantine list on nodes, so that two monitors of one "
+            "cluster leave each other's alone (default: one that the store keeps)"),
     _scheduler_option("--scheduler-webhook-secret-file", type=FILE, metavar="FILE",
             help="signs the webhook's requests (default: the file named by "
             f"{_WEBHOOK_SECRET}_FILE, or {_WEBHOOK_SECRET})"),
@@ -245,7 +245,7 @@ scheduler_options: Final = gathered(
             default=str(Removal.CANCEL), envvar="LIGHTKEEPER_SLURM_REMOVAL",
             help="how a job that carries one group alone, without a step, is ended"),
     _scheduler_option("--kube-context", metavar="NAME", envvar="LIGHTKEEPER_KUBE_CONTEXT",
-            help="of the kubeconfig (default: the current one)"),
+            help="context of the kubeconfig (default: the current one)"),
     _scheduler_option("--kube-force", is_flag=True, envvar="LIGHTKEEPER_KUBE_FORCE",
             help="delete pods by force where no kubelet answers, even if no gate refuses their "
             "group: its processes may live on there"),
@@ -256,7 +256,7 @@ scheduler_options: Final = gathered(
 
 @command()
 @option("--namespace", multiple=True, metavar="NAME",
-        help="of the job's pods, to check what may be done there; repeatable")  # fmt: skip
+        help="namespace of the job's pods, to check the rights there; repeatable")  # fmt: skip
 @as_json
 @scheduler_options
 def check_scheduler(
@@ -264,7 +264,7 @@ def check_scheduler(
 ) -> int:
     """Would Slurm, Kubernetes or the webhook do what the monitor asks for? Changes nothing.
 
-    examples, whose options belong to the monitor, too:
+    examples (the monitor takes the same options):
       lightkeeper check scheduler --scheduler slurm
       lightkeeper check scheduler --scheduler kubernetes --namespace train
       lightkeeper check scheduler --scheduler webhook=https://cluster.example/lightkeeper \\

@@ -26,9 +26,9 @@ DEFAULT_ADMIN: Final = "127.0.0.1:8471"
 
 @command()
 @option("--lighthouse", metavar="URL", required=True, help="the real one, http://HOST:PORT")
-@option("--bind", metavar="HOST:PORT", required=True, help="where groups and people come in")
+@option("--bind", metavar="HOST:PORT", required=True, help="where groups and people connect")
 @option("--admin", metavar="HOST:PORT", default=DEFAULT_ADMIN,
-        help="where the monitor looks and denies")  # fmt: skip
+        help="where the monitor looks and sends its deny list")  # fmt: skip
 @gathered("token", make_token, token_file)
 @option("--take-over", metavar="HOST:PORT",
         help="admin address of the gate to take over from (default: --admin)")  # fmt: skip

@@ -125,7 +125,7 @@ def pause(*, monitor: Monitor, reason: str, hours: float | None, as_json: bool) 
       lightkeeper pause --reason "it evicts the wrong ones" --token-file token   until resumed
 
     Until then a group is evicted only by hand; faults are still seen, recorded and reported. A
-    pause survives a restart of the monitor. Weekly times: the same by cron.
+    pause survives a restart of the monitor. For weekly times, run it by cron.
     """
     body = {"reason": reason, "hours": hours, "author": login()}
     said = monitor.ask("/v1/pause", method="POST", body=body)
@@ -162,16 +162,16 @@ _LOOK_S: Final = 0.5
 def evict(
     *, monitor: Monitor, group: str, reason: str, yes: bool, wait_s: float, as_json: bool
 ) -> int:
-    """Put a replica group out now.
+    """Evict a replica group now.
 
     examples:
       lightkeeper evict rg_1 --token-file token                    asks first, then shows it go
       lightkeeper evict rg_1 --yes --reason "it writes NaN"        for scripts
       lightkeeper evict rg_1 --wait 0 --format json --yes
 
-    No guard stands in the way: not the budget, not the least number of groups, not a pause. Its
-    hosts are not quarantined: its launcher may start it again at once (lightkeeper quarantine add).
-    Groups are called as lightkeeper get groups calls them. To evict the only group ends the job.
+    No guard applies: not the budget, not the least number of groups, not a pause. Its hosts are
+    not quarantined: its launcher may start it again at once (lightkeeper quarantine add).
+    lightkeeper get groups has the names. Evicting the only group ends the job.
 
     exit status: 0 it is out, or its processes are gone, 1 it is not or nobody could be asked, 2
     wrong arguments or no such group, 3 it is not out yet and --wait is over

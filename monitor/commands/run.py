@@ -167,19 +167,19 @@ _journal_options: Final = gathered(
            help="size of all journal files, about eight; the oldest is removed"),
     option("--journal-file-hours", type=Within(0.001, 24 * 366), metavar="H", default=1.0,
            section="Journal",
-           help="begin a new file at least so often; each can be replayed alone"),
+           help="begin a new file at least this often; each can be replayed alone"),
 )  # fmt: skip
 _series_options: Final = gathered(
     "bounds",
     Bounds,
     option("--rank-series", "ranks", type=Within(0, 1e6, int), metavar="N", default=RANK_SERIES,
            section="Metrics",
-           help="most ranks with series of their own on /metrics, of more the accused, the unwell "
-           "and those that work longest (0: none); ranks have pages of their own"),
+           help="most ranks with series of their own on /metrics: first the accused, then the "
+           "unhealthy, then those that work longest (0: none); each rank also has its own page"),
     option("--group-series", "groups", type=Within(0, 1e6, int), metavar="N", default=GROUP_SERIES,
            section="Metrics",
-           help="most replica groups with series of their own, of more the accused, the unwell and "
-           "the first by name (0: none)"),
+           help="most replica groups with series of their own: first the accused, the unhealthy, "
+           "then by name (0: none)"),
 )  # fmt: skip
 
 
@@ -223,11 +223,11 @@ _series_options: Final = gathered(
         help="PEM file of the authorities to trust for https:// WorkerServers and Lighthouse "
         "(default: whom the system trusts)")  # fmt: skip
 @option("--open-reads", is_flag=True, envvar="LIGHTKEEPER_OPEN_READS",
-        help="bound to more than loopback, pass pages of ranks (stacks, flight records, last words "
-        "...) also to those who have no token")  # fmt: skip
+        help="serve pages of ranks (stacks, flight records, last words ...) without the token, "
+        "even if bound to more than loopback")  # fmt: skip
 @option("--closed-reads", is_flag=True, envvar="LIGHTKEEPER_CLOSED_READS",
-        help="pass pages of ranks to nobody without the token, on loopback neither: others have "
-        "accounts on this machine")  # fmt: skip
+        help="require the token for pages of ranks even on loopback (for machines that others use "
+        "as well)")  # fmt: skip
 @logs
 @option("--journal", type=FILE, metavar="DIR", section="Journal",
         help="where every tick is recorded for `lightkeeper replay` "

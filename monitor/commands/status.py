@@ -54,8 +54,8 @@ def ranks(*, monitor: Monitor, as_json: bool, **asked: Any) -> None:
       lightkeeper get ranks --group rg_1 --wide            with commits, loss, quorum, address ...
       lightkeeper get ranks --sort phase-age --format json | jq -r '.ranks[0].rank'
 
-    columns: for: since when it is in that phase; s/step: seconds a step takes; busy, wait: how many
-    of them it works, and waits for others
+    columns: for: time in that phase; s/step: seconds that a step takes; busy, wait: how many of
+    them it works, and waits for others
     in a pipe: a line of names, then one line each; fields two spaces apart or more, `-` for what is
     not known: awk -F '  +'
 

@@ -46,10 +46,10 @@ def top(*, monitor: Monitor, every: float, **asked: Any) -> None:
       lightkeeper top --sort phase-age             who has been in one phase for longest
       lightkeeper top --group rg_1 --wide
 
-    It takes at most a twentieth of a core for looking: at ten thousand ranks it looks less often.
+    Looking takes at most a twentieth of a core: at ten thousand ranks it looks less often.
     In a pipe: lightkeeper get ranks --sort busy --limit 20.
 
-    exit status: 0 left, 1 no monitor answers, 2 wrong arguments, or no terminal
+    exit status: 0 you left it, 1 no monitor answers, 2 wrong arguments, or no terminal
     """
     if not sys.stdout.isatty():
         raise CommandError(

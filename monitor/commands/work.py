@@ -69,7 +69,7 @@ def comment(**said: Any) -> None:
 
 @command("resolve")
 @_on_one
-@option("--reason", required=True, help="why it needs nobody any more")
+@option("--reason", required=True, help="why it needs no attention any more")
 def resolve_incident(**said: Any) -> None:
     """Close an incident for people; messages about it end.
 
@@ -77,8 +77,8 @@ def resolve_incident(**said: Any) -> None:
       lightkeeper incidents resolve not_ent --reason "a debugger, on purpose"
       lightkeeper incidents resolve absent-rg_2 --reason "the node is returned"
 
-    A fault that is still there is judged, held or evicted as before; once it was gone, the next
-    sight of it is a new incident. Of a missing group and of lost progress this is the end itself.
+    A fault that is still there is judged, held or evicted as before; if it goes and is
+    seen again, that is a new incident. A missing group, or lost progress, ends by this itself.
     """
     _say("resolve", **said)
 
@@ -88,7 +88,7 @@ def resolve_incident(**said: Any) -> None:
 @click.argument("right", type=bool, metavar="true|false")
 @_WHY
 def label(**said: Any) -> None:
-    """Say whether the accusation was right: precision is counted of it.
+    """Say whether the accusation was right; precision is computed from these labels.
 
     examples:
       lightkeeper incidents label not_ent true
@@ -115,8 +115,8 @@ def add_silence(*, monitor: Monitor, as_json: bool, **body: Any) -> None:
       lightkeeper silence add --host 'rack7-*' --hours 2 --reason "switch firmware"
       lightkeeper silence add --kind straggler --group rg_3 --hours 8 --reason "known slow disk"
 
-    All matchers must fit all that an incident accuses; * and ? stand for letters. The end of what
-    was sent before is sent. Evictions continue.
+    Every matcher must fit everything that an incident accuses; * and ? are wildcards. If an
+    incident was announced before, so is its end. Evictions continue.
     """
     body = {key: value for key, value in body.items() if value is not None}
     said = monitor.ask("/v1/silences", method="POST", body=body)
@@ -127,7 +127,7 @@ def add_silence(*, monitor: Monitor, as_json: bool, **body: Any) -> None:
 @as_json
 @asking
 def list_silences(*, monitor: Monitor, as_json: bool) -> None:
-    """Silences that hold now.
+    """Silences in force now.
 
     examples:
       lightkeeper silence list

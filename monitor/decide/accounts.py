@@ -107,7 +107,7 @@ class Totals:
     lost: float
     """Rank-seconds, at least."""
     unknown: int
-    """How many have a cost that is not known: they are counted, not taken for zero."""
+    """Incidents whose cost is not known: they are counted, not taken for zero."""
 
 
 def totals_of(accounts: Sequence[IncidentAccount]) -> Totals:
@@ -146,7 +146,7 @@ def span_s(text: str) -> float:
 
 
 WORDS: Final = ("since", "kind", "group", "state", "run")
-"""By what incidents can be chosen. State: a `State`, or `open`: all but resolved."""
+"""What incidents can be chosen by. State: a `State`, or `open`: all but resolved."""
 
 
 def choose(

@@ -1,4 +1,4 @@
-"""Does the job train? By its commits alone: for severities, pages and late ranks. Pure.
+"""Does the job train? Its commits alone decide, for severities, pages and late ranks. Pure.
 
 Theory of operation. A job trains while its ranks commit steps; what a detector is sure of says
 nothing about that. A commit after a fault began, and not long ago, shows that the job trains. If
@@ -34,7 +34,7 @@ class Commits:
     last_s: float | None
     """The latest of any rank; None: no rank is here."""
     slack_s: float
-    """One that is this much later than the start of a fault did not begin before it."""
+    """A commit this much later than the start of a fault did not begin before it."""
     limit_s: float
     """If the latest is older, the job stands."""
     paused: bool

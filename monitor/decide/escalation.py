@@ -267,7 +267,7 @@ def _spent_s(eviction: Eviction, now_s: float) -> float:
 
 
 def _in_sight(eviction: Eviction, look: ProbeResult) -> bool:
-    """Whether a rank on a host that was out of sight answers before anybody was asked."""
+    """True if a rank on a host that was out of sight answers before anybody was asked to end it."""
     if eviction.by_hand or any(outcome.rung in ASKING for outcome in eviction.rungs):
         return False
     seen = look.having(Liveness.ALIVE, Liveness.STUCK)
@@ -406,7 +406,7 @@ def _over_with(eviction: Eviction, incident: Incident, now_s: float) -> Eviction
 
 
 def _lives(accused: Iterable[Accused], snapshot: Snapshot) -> Sequence[bool | None]:
-    """Whether each accused incarnation lives; None: it cannot be seen."""
+    """For each accused incarnation: does it live? None: it cannot be seen."""
     seen = snapshot.by_rank
     lives: list[bool | None] = []
     for suspect in accused:
@@ -436,7 +436,7 @@ def _climbed(
 
 
 def _late(outcome: RungOutcome, now_s: float) -> bool:
-    """Whether a rung's time is over."""
+    """True if a rung's time is over."""
     return now_s - outcome.started_s >= (outcome.deadline_s or 0.0)
 
 
@@ -531,7 +531,7 @@ def _press(eviction: Eviction, look: ProbeResult, now_s: float, deps: EvictionDe
 
 
 def _gently(eviction: Eviction, now_s: float) -> bool:
-    """Whether the kill button has to wait for a gentle end."""
+    """True if the kill button has to wait for a gentle end."""
     manner, turn_s = eviction.manner, eviction.workers_turn_s
     if not manner.gently_s:
         return False
@@ -614,7 +614,7 @@ def _ask_workers(
 
 
 def _workers_turn(eviction: Eviction, look: ProbeResult, now_s: float) -> bool:
-    """Whether all are asked now, not only those that are stuck."""
+    """True if all ranks are asked now, not only those that are stuck."""
     kill = eviction.rung(Rung.LIGHTHOUSE_KILL)
     killed = kill is not None and (kill.result is not None or _late(kill, now_s))
     return killed or _gently(eviction, now_s) or bool(look.having(Liveness.GONE))
@@ -660,7 +660,7 @@ def _ask_schedulers(
 
 
 def _schedulers_turn(eviction: Eviction, look: ProbeResult, now_s: float, times: Timeouts) -> bool:
-    """Whether the WorkerServers had their time, or none is in sight that could do anything."""
+    """True if the WorkerServers had their time, or none in sight could do anything."""
     turn_s = eviction.workers_turn_s
     if eviction.lost and not look.having(Liveness.ALIVE, Liveness.STUCK):
         return True

@@ -101,8 +101,8 @@ class GroupFacts:
 
     group: GroupName
     healthy: bool
-    """All its ranks are there and alive, contribute or wait to join, and no fired incident that
-    stops ranks is about it, not even an unsure one."""
+    """True if all its ranks are there and alive, contribute or wait to join, and no fired incident
+    that stops ranks is about it, not even an unsure one."""
     alive: tuple[RankName, ...]
     """Ranks whose processes were seen alive in this tick."""
     replica_id: ReplicaId | None = None
@@ -134,8 +134,7 @@ class DecisionFacts:
     lighthouse_away: str | None
     """Why the Lighthouse cannot be seen; None while it can."""
     without_lighthouse: Mapping[IncidentId, str | None] = field(default_factory=dict)
-    """Open incident -> what is missing to judge and confirm an eviction while it cannot be seen;
-    None: nothing."""
+    """Open incident -> what is missing to judge it and confirm its eviction; None: nothing."""
     past: tuple[Eviction, ...] = ()
     """Asked for within the hour, whatever their outcome."""
     in_flight: tuple[GroupName, ...] = ()
@@ -322,7 +321,7 @@ def unsure(case: Case) -> Objection | None:
         if case.fleet.now_s >= due_s:
             return None
         promise = f"{case.group} may be evicted from {utc_moment(due_s)} on (tie_break_s)"
-        return Objection(f"either of {listed(case.tie)} has to go", case.then(promise))
+        return Objection(f"one of {listed(case.tie)} has to be evicted", case.then(promise))
     doubt = "no rank can be named"
     if candidates:
         doubt = f"cannot tell whether it is {listed(candidates, last='or')}"
@@ -456,7 +455,7 @@ def _came_again(case: Case) -> str:
         others = listed(sorted({host for past in elsewhere for host in past.hosts}))
         return f"the same as {_times(elsewhere)} before on {others}: a fault of the program"
     if len(before) >= config.crash_loop_after:
-        return f"the same as {_times(before)} before: starting it again does not mend it"
+        return f"the same as {_times(before)} before: starting it again does not fix it"
     return ""
 
 
@@ -520,7 +519,7 @@ def breaker(case: Case) -> Objection | None:
 
 def min_replicas(case: Case) -> Objection | None:
     """Too few healthy groups would remain; the Lighthouse's own flag counts if it is higher. A lost
-    group is none of them now, but may have the job's only state.
+    group does not count as healthy, but it may have the job's only state.
     """
     flag = case.fleet.lighthouse_min_replicas or 0
     least = 1 if case.takes_nobody else max(case.config.min_replicas, flag)

@@ -296,8 +296,8 @@ def _waits_for(view: View) -> str:
     hosts = sorted({str(g.host) for g in view.groups if g.group in view.out and g.host})
     where = f" on {listed(hosts)}" if hosts else ""
     if len(view.out) == 1:
-        return f"Its launcher{where} is waited for"
-    return f"Their launchers{where} are waited for"
+        return f"Waiting for its launcher{where}"
+    return f"Waiting for their launchers{where}"
 
 
 def _wrong(view: View, seen: _Figures) -> str:

@@ -1,8 +1,8 @@
 """Links to what others know of an incident, a rank or a host: W&B, Loki, a GPU's panel, a trace.
 
 The operator gives each a name and a template in the policy file, table `links`. What is filled in
-comes from ranks, too: so it is quoted, bounded, and never part of the scheme or the host. A link
-is left out if a part of it is not facts_known. Pure.
+comes from ranks, too: so it is quoted, bounded, and never part of the scheme or the host. A link is
+left out if a part of it is not known. Pure.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def link_problem(name: str, template: Any) -> str | None:
         usable = False
     if not usable or "{" in parts.netloc or not template.isprintable() or " " in template:
         return "expected http://HOST/... or https://HOST/..., without a password"
-    unfacts_known = [word for word in _PLACEHOLDER.findall(template) if word not in PLACEHOLDERS]
-    return f"{{{unfacts_known[0]}}} is none of {', '.join(PLACEHOLDERS)}" if unfacts_known else None
+    unknown = [word for word in _PLACEHOLDER.findall(template) if word not in PLACEHOLDERS]
+    return f"{{{unknown[0]}}} is none of {', '.join(PLACEHOLDERS)}" if unknown else None
 
 
 class LinkTemplates:
@@ -60,7 +60,7 @@ class LinkTemplates:
         self._tracked = seen if templates else []
 
     def of_incident(self, incident: Incident) -> dict[str, str]:
-        """Of an earlier run, what the incident itself knows: what ranks say is of now."""
+        """An incident of an earlier run has only its own facts: ranks report the current run."""
         end_s = incident.ended_s or self._snapshot.now_s
         facts_known = {
             "incident": incident.id,
@@ -94,8 +94,8 @@ class LinkTemplates:
         return next((seen.identity.job for seen in self._snapshot.observations), "")
 
     def _facts(self, seen: Observation | None, groups: Sequence[GroupName]) -> dict[str, str]:
-        """Of the run, and of a rank if one is meant. What it does not write to itself is of its
-        group, or of the job: often rank 0 alone has a run.
+        """Facts of the run, and of a rank if one is meant. What the rank itself does not report
+        comes from its group, or from the job: often only rank 0 has a run.
         """
         run = self._snapshot.run
         facts = {"job": self._job, "run": "" if run is None else run.id}

@@ -112,8 +112,8 @@ def rank_health(
 def _ended(
     gone: Sequence[RankTrack], faultless: Container[RankName], blamed: Container[RankName]
 ) -> dict[RankName, RankHealth]:
-    """Ranks that are gone and are no deaths: who had done its work has finished, and
-    who was asked to end has ended, with the whole job or because a peer of its group had failed.
+    """Ranks that are gone, but are no deaths: one that had done its work is finished; one that was
+    asked to end, with the whole job or because a peer of its group had failed, has ended.
     """
     failed_s: dict[GroupName, float] = {}
     for track in gone:
@@ -265,7 +265,7 @@ def missing_without(history: History, snapshot: Snapshot, incident: Incident) ->
 
 
 def _unconfirmed(incident: Incident, members: Sequence[RankTrack]) -> str | None:
-    """Whose WorkerServer could not confirm an eviction; None: all of the group's could."""
+    """The rank whose WorkerServer could not confirm an eviction; None: all of the group's could."""
     unseen = tuple(track.rank for track in members if track.fresh is None)
     if members and not unseen:
         return None
@@ -330,7 +330,7 @@ def _dead_hosts(history: History, config: KeeperConfig) -> frozenset[Host]:
 
 
 def _of_the_lost(snapshot: Snapshot) -> set[IncidentId]:
-    """Whose groups are lost, and nothing of them is seen: nobody waits for their end."""
+    """True if its groups are lost and nothing of them is seen: nobody waits for their end."""
     lost = {each.incident_id: each.group for each in snapshot.evictions if each.lost}
     seen = {report.identity.group for report in snapshot.reports.values()} if lost else set()
     return {incident_id for incident_id, group in lost.items() if group not in seen}
@@ -653,8 +653,8 @@ class Pipeline:
         )
 
     def _shielded(self, shields: Mapping[GroupName, Incident]) -> set[tuple[Kind, GroupName]]:
-        """What is not reported of a group that an incident already explains. That a lost one is
-        not back is: nobody ended it.
+        """What is not reported of a group that an incident already explains. A lost group that is
+        not back is reported: nobody ended it.
         """
         lost = {(Kind.ABSENT, eviction.group) for eviction in self._past if eviction.lost}
         return {
@@ -671,8 +671,8 @@ class Pipeline:
         return asked_s is not None and all(track.first_seen_s > asked_s for track in tracks)
 
     def _put_out(self) -> frozenset[GroupName]:
-        """Evicted groups that have not restarted: that their processes end, and stay away until a
-        person lets them in, is no fault. Manual evictions have no other shield.
+        """Evicted groups that have not restarted: it is no fault that their processes end, and stay
+        away until a person lets them in. Manual evictions have no other shield.
         """
         groups = self._history.groups()
         return frozenset(

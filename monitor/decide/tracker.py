@@ -124,7 +124,7 @@ def _passed(history: History, incident: Incident, config: KeeperConfig) -> str |
     ):
         return None
     if not tracks:
-        return "its ranks are registered no more"
+        return "its ranks are no longer registered"
     died_s = [track.died_s for track in tracks if track.died_s is not None]
     asked = incident.milestones.evict_asked_s is not None
     if asked and any(history.now_s - at_s < GONE_UNCONFIRMED_S for at_s in died_s):
@@ -199,7 +199,7 @@ def _settled(history: History, incident: Incident, config: KeeperConfig) -> str 
     if unseen_s < config.lag_clear_s / 2:
         return None
     if not any(group in history.groups() for group in incident.groups):
-        return "its ranks are registered no more" if incident.groups else "commits go through again"
+        return "its ranks are no longer registered" if incident.groups else "commits go through"
     return "keeps up again" if incident.kind is Kind.REPLICA_LAG else "not seen any more"
 
 
@@ -227,7 +227,7 @@ def _passed_for_all(history: History, incident: Incident, config: KeeperConfig) 
     commits = [track.last_commit_s for track in history.present() if track.commits]
     moves = commits or [track.moved_s for track in history.present()]
     moved = any(at_s is not None and at_s > last_s for at_s in moves)
-    return "the job goes on" if moved and history.now_s - last_s >= config.clear_s else None
+    return "the job continues" if moved and history.now_s - last_s >= config.clear_s else None
 
 
 def _still_stands(history: History, incident: Incident) -> bool:
@@ -438,9 +438,7 @@ class IncidentRecord:
 
     @property
     def changed(self) -> bool:
-        """True if more has changed in this tick than when it was last seen, and how its verdict
-        puts it.
-        """
+        """True if more has changed in this tick than its last sight and its verdict's words."""
         before, after = self.before, self.incident
         if before is None or before.verdict.confidence is not after.verdict.confidence:
             return True
@@ -555,9 +553,7 @@ class IncidentRecord:
             self.change(back_on=history.hosts(tuple(back)))
 
     def hear(self, history: History) -> None:
-        """Note what a scheduler says of its ranks since it was acted on: the verdict stands, and
-        its story continues.
-        """
+        """Note what a scheduler says of its ranks after it was acted on: the verdict stands."""
         incident, before = self.incident, self.incident.verdict.evidence.get("scheduler")
         asked = incident.milestones.evict_asked_s is not None
         if before is None or not asked or not incident.open or not history.ends:
@@ -572,8 +568,8 @@ class IncidentRecord:
     def note_ends(self, history: History) -> None:
         """Add a line to the story of a hang for the victims that gave up waiting.
 
-        Not every wait is seen: DDP's reducer waits in C++. So of a rank that certainly hangs each
-        peer that gives up later, by nothing of its own, is a victim, too.
+        Not every wait is seen: DDP's reducer waits in C++. So if a rank certainly hangs, each peer
+        that gives up later, by nothing of its own, is a victim, too.
         """
         incident, verdict = self.incident, self.incident.verdict
         if incident.kind not in (Kind.NOT_ENTERED, Kind.DEADLOCK):
@@ -648,9 +644,7 @@ def _taken_up(record: IncidentRecord, *_: object) -> str | None:
 
 
 def _evicted(record: IncidentRecord, history: History, config: KeeperConfig) -> str | None:
-    """What shows that its group is evicted. A lost one may still come back before `absent` says
-    that it does not.
-    """
+    """What shows that its group is evicted. A lost one may still come back, until `absent`."""
     incident, eviction = record.incident, record.eviction
     if eviction is not None and eviction.lost and incident.milestones.rejoined_s is None:
         absent_s = incident.verdict.since_s + _UNTIL_ABSENT_S
@@ -701,7 +695,7 @@ def _in_vain(record: IncidentRecord, history: History, config: KeeperConfig) -> 
     """
     eviction = record.eviction
     if eviction is None:
-        cut_short = "the eviction was cut short by a restart of the monitor: asked again if need be"
+        cut_short = "the eviction was cut short by a restart of the monitor: asked again if needed"
         return None if history.lighthouse is None else cut_short
     done = eviction.gone_s is not None or eviction.unseen_s is not None
     overdue = not done and history.now_s - eviction.asked_s > config.eviction_deadline_s
@@ -735,7 +729,7 @@ def _lasts(record: IncidentRecord, history: History, config: KeeperConfig) -> st
 
 
 def _left_before(record: IncidentRecord, history: History, config: KeeperConfig) -> str | None:
-    """It fires again after an eviction that failed: what shows that it was none."""
+    """It fires again after a failed eviction: what shows that the eviction failed."""
     asked = record.incident.milestones.evict_asked_s is not None
     return _left(record, history, config, None) if asked else None
 
@@ -833,9 +827,7 @@ class Tracker:
         return True
 
     def take_evictions(self, history: History, evictions: Sequence[Eviction]) -> None:
-        """Begin a tick: evictions shield their groups from this tick's verdicts, and who gave up
-        waiting is a victim.
-        """
+        """Begin a tick: evictions shield their groups; ranks that gave up waiting are victims."""
         for record in self._records.values():
             record.before = record.incident
         if any(track.died_s is not None for track in history.present()):
@@ -980,9 +972,7 @@ class Tracker:
         return tuple(sorted(shown, key=newest_first))
 
     def ripe(self, now_s: float) -> tuple[Incident, ...]:
-        """Firing incidents seen in this tick and for long enough, oldest first, of which no
-        eviction is decided.
-        """
+        """Firing incidents without an eviction, seen long enough and in this tick; oldest first."""
         return tuple(
             incident
             for record in self._open()
@@ -1007,8 +997,8 @@ class Tracker:
         return frozenset(name for incident in lost for name in incident.incarnations)
 
     def lessons(self) -> tuple[Incident, ...]:
-        """Incidents that are over and ended by an eviction, one that observe mode held back, or a
-        death; oldest first.
+        """Incidents ended by an eviction, one that observe mode held back, or a death; oldest
+        first.
         """
         taught = {incident.id: incident for incident in self.all() if _teaches(incident)}
         return tuple(sorted((self._old | taught).values(), key=attrgetter("ended_s", "id")))

@@ -583,8 +583,7 @@ class Ended:
 
 
 _APART_S: Final = 60.0
-"""Ranks that end within this of each other end together: launchers send SIGKILL half a minute after
-SIGTERM."""
+"""Ranks that end within this end together: launchers send SIGKILL half a minute after SIGTERM."""
 
 
 def ended_of(view: View) -> Ended | None:
@@ -606,8 +605,8 @@ def ended_of(view: View) -> Ended | None:
 
 
 def _root(incidents: Sequence[Incident], departures: Sequence[Departure]) -> Incident | None:
-    """Why the job ended: of the incidents that stop ranks and were open when its last ranks began
-    to end, the one whose fault is the oldest. It may be resolved by now, since all ended.
+    """Why the job ended: the oldest of the faults that stop ranks and whose incidents were open
+    when its last ranks began to end. It may be resolved by now, since all ended.
     """
     ends_s = sorted((departure.at_s for departure in departures), reverse=True)
     began_s = next((b for b, a in pairwise(ends_s) if b - a > _APART_S), ends_s[-1])

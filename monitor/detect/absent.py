@@ -1,7 +1,7 @@
 """Groups that trained, are gone, and have not come back, while the others train on. Pure.
 
-Accuses nobody: why a group went is another incident's, which is over when the group is. That it is
-missing stays true until it trains again, its run is over, or a person closes the incident.
+Accuses nobody: another incident says why the group went, and is over once the group is gone. This
+one lasts until the group trains again, its run is over, or a person closes it.
 """
 
 from __future__ import annotations
@@ -73,13 +73,11 @@ def _has_work(tracks: Sequence[RankTrack], said: Testimony | None) -> bool:
 def _gone_for(tracks: Iterable[RankTrack], away_s: float) -> str:
     if all(track.report is None for track in tracks):
         return f"was there before this monitor began, and has not answered for {seconds(away_s)}"
-    return f"is gone for {seconds(away_s)} and has not come back"
+    return f"has been gone for {seconds(away_s)} and has not come back"
 
 
 def _beats(history: History, tracks: Iterable[RankTrack]) -> bool:
-    """True if it may live where only this monitor does not see it: the Lighthouse hears it, or is
-    not there to say.
-    """
+    """True if it may live unseen by this monitor: the Lighthouse hears it, or is away."""
     view = history.lighthouse
     ids = {t.trained_as if t.step is None else t.step.replica_id for t in tracks}
     heard = () if view is None else view.heartbeat_ages_s.keys() - view.expired

@@ -39,8 +39,7 @@ _OUTSIDE: Final = 0.6
 """Share of polls outside that makes a suspect, if the median of its peers is 0.25 lower."""
 _LOWER: Final = 0.25
 _CHUNKS: Final = 8
-"""Stretches into which a record's common collectives are divided; their median counts, so that one
-pause is no pace."""
+"""Stretches of a record's common collectives; their median counts, so one pause is no pace."""
 _COMMON_LEAST: Final = 17
 _COMMON_MOST: Final = 400
 _RECENT_S: Final = 30.0

@@ -1,8 +1,8 @@
 """The witness of collectives and transfers, by heads: who is inside, and who has not come. Pure.
 
 Collectives are counted by group, sends and receives by (group, peer, tag): a number means the same
-call on all sides. Of a pair the end that has posted fewer is waited for. Batched calls hold a rank
-while it waits for their works.
+call on all sides. In a pair, the end that has posted fewer is waited for. Batched calls hold a rank
+while it waits for them.
 """
 
 from __future__ import annotations

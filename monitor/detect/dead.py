@@ -66,13 +66,12 @@ _SEEN_LATE_S: Final = 1.0
 `death_slack_s` at a load of 8 on two cores (2026-11-24). Launchers wait longer between SIGTERM and
 SIGKILL."""
 _HANG_S: Final = 3.0
-"""Whom only records show missing hung if it stood longer: a peer that dies is lost at once, and
-polls see moves a second late."""
+"""A rank that only records show missing hung if it stood longer: a peer that dies is lost at once,
+and polls see moves a second late."""
 _ALONE_S: Final = 3.0
 """A commit later than this after a death, and than two steps, was made without the dead rank."""
 _TOGETHER_S: Final = 1.0
-"""A death younger than this in the only group is seen once more before it counts: the whole job
-may be ending."""
+"""A younger death in the only group is seen once more before it counts: the job may be ending."""
 _UNACKNOWLEDGED_S: Final = 2.5
 _SILENT_S: Final = 3.0
 _EXPIRED_S: Final = 0.7
@@ -82,7 +81,7 @@ the Lighthouse's timeout by `_EXPIRED_S`: at the default of 5 s a link that is d
 lost host, and at 1.5 s one that is down for 4 s is none."""
 _WITHOUT_A_HEARTBEAT_S: Final = 6.0
 _BEATS_S: Final = 10.0
-"""Of silence, where its Manager's heartbeat still comes through."""
+"""Of silence; this long if its Manager's heartbeat still arrives."""
 _BY_EDGES: Final = "whom they waited for when they were last seen"
 _BY_RECORDS: Final = "flight records of the dead"
 _BY_ITSELF: Final = frozenset({End.OWN, End.KILLED})
@@ -253,7 +252,7 @@ def _how(gone: Sequence[RankTrack]) -> dict[str, str]:
 
 
 def _stood(end: _GivenUp, tracks: Sequence[RankTrack]) -> str:
-    """Where they stood, and until when; empty where records alone show who was missing."""
+    """Where they stood, and until when; empty if only records show who was missing."""
     if end.finding and not any(t.report is not None and t.report.witness for t in tracks):
         return ""
     return stood_in(tracks, [end_in_words(t, launcher=True) if is_gone(t) else "" for t in tracks])
@@ -410,8 +409,8 @@ def _left_behind(
 
 
 def _waited_for(history: History, track: RankTrack, left: Sequence[RankTrack]) -> bool:
-    """True if a rank that ended was seen to wait for one of these, or had entered what they never
-    did.
+    """True if a rank that ended was seen waiting for one of these, or had entered what they had
+    not.
     """
     held = _edge(history, track)
     if held is not None and any(other.rank in held.holders for other in left):
@@ -474,7 +473,7 @@ def _verdict(
     if without := _commit_without(history, group, named, first_s):
         confidence = Confidence.UNSURE
         what += f", and {listed(without)} of its group {plural(without, 'commits', 'commit')} "
-        what += "without it: either it is no rank of that group, or the group needs it not"
+        what += "without it: either it is not of that group, or the group does not need it"
     elif strayed is not None:
         confidence = Confidence.LIKELY
         what += f", in its first {strayed.op} at {strayed.site}, which no other rank has entered"
@@ -517,8 +516,8 @@ def _commit_without(
     history: History, group: GroupName, named: Sequence[RankTrack], died_s: float
 ) -> list[RankName]:
     """Ranks of a group that commit since one of its ranks died, or did before that one came, which
-    has no commit of its own. In one world they could not: who says that it is a rank of this group
-    contradicts them, and would end it by its word alone.
+    has no commit of its own. In one world they could not: a rank that claims to be of this group
+    contradicts them, and would end the group by its word alone.
     """
     came_s = min(track.first_seen_s for track in named)
     new = all(track.commits == 0 for track in named)
@@ -754,8 +753,8 @@ def _silent_for(history: History, track: RankTrack, limit_s: float) -> bool:
 
 
 def _should_run(history: History, track: RankTrack) -> bool:
-    """Whether a rank that only an earlier monitor heard is lost by that one's word, or ought to run
-    by its scheduler's. Else it may have ended in order while nobody watched.
+    """True if an earlier monitor called a rank lost that only it has heard, or the scheduler says
+    that it should run. Otherwise it may have ended normally while nobody watched.
     """
     said = history.ends.get(track.rank)
     runs = said is not None and said.code in ("runs", "node-lost")
@@ -809,7 +808,7 @@ def _lost(
 
 
 def _how_sure(*, beats: bool, stale: bool) -> Confidence:
-    """Where the heartbeat comes through, only those accuse it who may be cut off themselves."""
+    """If the heartbeat arrives, only ranks that may be cut off themselves accuse it."""
     if beats:
         return Confidence.UNSURE
     return Confidence.CERTAIN if stale else Confidence.LIKELY

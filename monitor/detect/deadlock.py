@@ -282,7 +282,7 @@ def standstill(history: History, graph: WaitGraph) -> Iterable[Verdict]:
         return
     yield Verdict(
         kind=Kind.DEADLOCK,
-        reason=f"the job stands for {seconds(still_s)} and it cannot be told who holds it: "
+        reason=f"the job has made no progress for {seconds(still_s)}; the cause is not known: "
         + _what_all_do(history, waiting, others),
         since_s=history.now_s - still_s,
         victims=tuple(track.rank for track in standing),
@@ -335,7 +335,7 @@ def _what_all_do(
         clauses.append("and others elsewhere")
     fell = history.fell_since(history.now_s - max(t.stall_s for t in waiting or others))
     if fell:
-        died = f"{listed(fell)} died meanwhile: some may wait for a process that is no more"
+        died = f"{listed(fell)} died meanwhile: some may wait for a process that is gone"
         return "; ".join([*clauses, died])
     unknown = [name for group in history.groups() for name in history.unregistered(group)]
     if unknown:

@@ -119,7 +119,7 @@ class VictimWait:
     whom: str
     """In words: the group, or what is no group."""
     kind: Kind
-    """Of the incident."""
+    """The incident's kind."""
     fired: bool
     """True if the incident is more than pending."""
 
@@ -172,7 +172,7 @@ def mismatch_explains(verdict: Verdict, tick: Tick) -> str | None:
 
 
 def hanging_mismatch_first(verdict: Verdict, tick: Tick) -> str | None:
-    """Of two mismatches in a group the one that hangs is reported first."""
+    """If a group has two mismatches, the one that hangs is reported first."""
     spared = verdict.kind is Kind.MISMATCH and not verdict.stops
     later = spared and not tick.groups(Kind.MISMATCH).isdisjoint(verdict.groups)
     return "" if later else None
@@ -240,13 +240,13 @@ def victim_of_its_group(verdict: Verdict, tick: Tick) -> str | None:
 
 
 def said_already(verdict: Verdict, tick: Tick) -> str | None:
-    """Two detectors that see one fault of one rank make one incident; the first has the word."""
+    """Two detectors that see one fault of one rank make one incident, in the words of the first."""
     same = (v for v in tick.verdicts if v.kind is verdict.kind and v.suspects == verdict.suspects)
     return "" if verdict.suspects and next(same) is not verdict else None
 
 
 def somebody_is_named(verdict: Verdict, tick: Tick) -> str | None:
-    """That all stand, and nobody knows why, is no news beside a fault that says more."""
+    """A standstill of unknown cause is no news beside a fault that says more."""
     if verdict.kind is not Kind.DEADLOCK or verdict.suspects:
         return None
     named = tick.named or any(v.stops and v.suspects for v in tick.verdicts)
@@ -255,8 +255,8 @@ def somebody_is_named(verdict: Verdict, tick: Tick) -> str | None:
 
 
 def lost_requests_say_more(verdict: Verdict, tick: Tick) -> str | None:
-    """That the Lighthouse lacks requests explains who waits for it, and for each other, until their
-    timeouts have ended them.
+    """Requests that the Lighthouse lacks explain why ranks wait for it, and for each other, until
+    their timeouts have ended them.
     """
     waits = not verdict.suspects and verdict.kind in (Kind.DEADLOCK, Kind.LIGHTHOUSE_AWAY)
     if not waits and verdict.signature != APART:

@@ -3,7 +3,7 @@
 An exception is a rank's own unless it was raised by what waits for other ranks: the WorkerServer
 decides that by its frames and its type (`Ending.of_peers`). A signal says less. SIGTERM and SIGINT
 come from a person or a launcher; SIGKILL, SIGHUP and others from anybody, the kernel too; SIGABRT
-is what C++ does about an error of its own or of a peer, so without words it says nothing.
+is what C++ does about an error of its own or of a peer, so without a message it says nothing.
 """
 
 from __future__ import annotations

@@ -128,10 +128,10 @@ def _said(teams: list[Team], gone_on: tuple[RankName, ...], stands_s: float) -> 
     """Where each side stands, and what the rule is."""
     said = [f"{does(team.joined, 'is')} in {_call(team.forming)}" for team in teams]
     if gone_on:
-        said.append(f"{does(gone_on, 'has')} gone on to a collective")
+        said.append(f"{does(gone_on, 'has')} moved on to a collective")
     return (
         f"{'; '.join(said)}, for {seconds(stands_s)}. Every rank has to call new_group for every "
-        "group, in the same order, also for groups that it is no member of: "
+        "group, in the same order, even for groups that it is not in: "
     )
 
 

@@ -33,7 +33,7 @@ SELF_HELD = frozenset(
     }
 )
 _ENDS = frozenset({RankStanding.DEAD, RankStanding.TRACED, RankStanding.UNKNOWN})
-"""Of ranks that others wait for: no wait of their own is seen."""
+"""Ranks in these have no wait of their own that can be seen; others may wait for them."""
 _LEAVES_S: Final = 3.0
 """A rank that gives up moves once more, seen a poll or two later; a sound one keeps moving."""
 PAUSING = frozenset({RankStanding.FROZEN, RankStanding.ALONE, RankStanding.OUTSIDE})
@@ -86,8 +86,7 @@ class Stuck:
     recorded: bool = False
     """From heads of torch's recorder: no ring has its entries."""
     transfer: bool = False
-    """A send or receive between two of them: only its two ends are members, and `seq` counts those
-    of this pair and tag."""
+    """A send or receive: its two ends alone are members, and `seq` counts for this pair and tag."""
 
     @property
     def by(self) -> By:

@@ -508,7 +508,7 @@ class _LeftOut:
         if self.skip is _Skip.EITHER:
             return f"one left it out, or the other makes one {self.op} too many"
         if failed:
-            return f"{listed(early)} went on after an error"
+            return f"{listed(early)} continued after an error"
         if self.skip is _Skip.ONE_MORE:
             return f"{does(late, 'calls')} once more than the others"
         after = "a branch, a `continue` or a swallowed exception"
@@ -679,7 +679,7 @@ def _unmonitored(history: History, others: tuple[ReplicaId, ...]) -> Verdict:
     return Verdict(
         kind=Kind.UNSEEN,
         reason=f"{there}{f'; and {more} more' if more > 0 else ''}; should one hang, only the "
-        "Lighthouse's kill, a gate or a scheduler can put it out",
+        "Lighthouse's kill, a gate or a scheduler can evict it",
         confidence=Confidence.CERTAIN,
         since_s=min(map(history.unseen_since_s, others)),
         evidence={"Lighthouse": f"{listed(others)} beat, and no rank reports them"},
@@ -692,10 +692,10 @@ def _presence(history: History, replica_id: ReplicaId) -> str:
     name, group = unseen_name(replica_id), group_of_replica(replica_id)
     for_s = seconds(history.now_s - history.unseen_since_s(replica_id))
     if all(track.died_s is not None for track in history.groups().get(group, ())):
-        return f"{name} takes part for {for_s}, and no WorkerServer reports it"
+        return f"{name} has taken part for {for_s}, and no WorkerServer reports it"
     return (
-        f"{group} trains twice: beside the ranks that are seen {name} takes part for {for_s}, a "
-        "life of it that its launcher has lost"
+        f"{group} trains twice: beside the ranks that are seen, {name} has taken part for {for_s}, "
+        "a life of it that its launcher has lost"
     )
 
 

@@ -155,11 +155,11 @@ class History:
     attendance: Attendance
     now_s: float = 0.0
     run: str = ""
-    """The run (`RunId`) that all of this is of; a new one begins with an empty history."""
+    """The run (`RunId`) to which all of this belongs; a new one begins with an empty history."""
     tracks: dict[RankName, RankTrack] = field(default_factory=dict)
     """Sorted by rank; keeps unregistered ranks for an hour."""
     lighthouse: LighthouseView | None = None
-    """Of the latest tick; None while the Lighthouse is away."""
+    """From the latest tick; None while the Lighthouse is away."""
     away: LighthouseAway | None = None
     """Why a Lighthouse that should be there did not answer in the latest tick."""
     away_since_s: float | None = None

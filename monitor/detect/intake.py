@@ -219,9 +219,7 @@ def _stays_out(history: History, group: GroupName) -> bool:
 
 
 def _excused(history: History, track: RankTrack) -> bool:
-    """True if a rank is starting, done, out of sight, or between two votes: no blame for staying
-    out.
-    """
+    """True if a rank may stay out: it is starting, done, out of sight, or between two votes."""
     config, step = history.config, track.step
     if track.fresh is None or not track.fresh.process.alive or step is None:
         return True

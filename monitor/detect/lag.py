@@ -176,9 +176,9 @@ def _fails(history: History, logs: Logs) -> Iterable[Verdict]:
         yield _failing(history, only, failing[only], beside, victims)
     else:
         reason = (
-            f"commits fail in {listed(sorted(failing))} since {seconds(history.now_s - began_s)}: "
-            f"{most} attempts{'' if well else ', none goes through anywhere'}; who causes it "
-            "cannot be told"
+            f"commits have failed in {listed(sorted(failing))} for "
+            f"{seconds(history.now_s - began_s)}: {most} attempts"
+            f"{'' if well else ', none goes through anywhere'}; the cause is not known"
         )
         victims = () if well else tuple(chain.from_iterable(ranks.values()))
         yield _somebody_lags(logs, "fails", began_s, reason, victims)
@@ -242,8 +242,8 @@ def _flaps(history: History, logs: Logs) -> Iterable[Verdict]:
     elif flapping:
         began_s = min(log.entries[0] for log in flapping.values())
         reason = (
-            f"the quorum flaps: {listed(sorted(flapping))} come and go since "
-            f"{seconds(history.now_s - began_s)}; for whose sake cannot be told"
+            f"the quorum flaps: {listed(sorted(flapping))} have come and gone for "
+            f"{seconds(history.now_s - began_s)}; the cause is not known"
         )
         yield _somebody_lags(logs, "flaps", began_s, reason)
 
@@ -257,7 +257,7 @@ def _restless(history: History, logs: Logs) -> Iterable[Verdict]:
     began_s = advances[0][0]
     reason = (
         f"the quorum flaps: its id grew by {count} in {seconds(history.now_s - began_s)}, and no "
-        "group is seen to come or go; for whose sake cannot be told"
+        "group is seen to come or go; the cause is not known"
     )
     yield _somebody_lags(logs, "restless", began_s, reason)
 

@@ -25,7 +25,7 @@ from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.observation import NO_ANSWER
 from lightkeeper.monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
-from lightkeeper.monitor.model.wording import does, listed, seconds
+from lightkeeper.monitor.model.wording import does, seconds
 from lightkeeper.worker_server.wire import WAIT_QUORUM, Trouble
 
 
@@ -72,8 +72,8 @@ APART: Final = "apart"
 def apart(history: History) -> Iterable[Verdict]:
     """Groups whose ranks answer, and which the Lighthouse does not hear: one verdict each.
 
-    One that commits on trains by itself, under another Lighthouse. One that waits for its quorum
-    gets no answer, while the others train on without it.
+    A group that still commits trains by itself, under another Lighthouse. One that waits for its
+    quorum gets no answer, while the others train on without it.
     """
     groups = () if history.lighthouse is None else history.groups()
     verdicts = [verdict for group in groups for verdict in _judge_apart(history, group)]
@@ -82,7 +82,7 @@ def apart(history: History) -> Iterable[Verdict]:
 
 
 def _reached_by_few(history: History, verdicts: Sequence[Verdict]) -> Verdict:
-    """What cuts most groups off is the Lighthouse's, or the network's: nobody is accused. After a
+    """If most groups are cut off, that is the Lighthouse or the network: nobody is accused. After a
     flap their kernels try again one by one, each after as long as the flap took.
     """
     since_s = min(verdict.since_s for verdict in verdicts)
@@ -138,7 +138,7 @@ def _judge_apart(history: History, group: GroupName) -> Iterable[Verdict]:
 
 
 def _flapped(history: History) -> bool:
-    """True if the Lighthouse was away and is back for so short that kernels need not have tried
+    """True if the Lighthouse was away and came back so recently that kernels need not have tried
     again: they wait twice as long each time, so up to as long as it was away.
     """
     over = history.flap
@@ -263,7 +263,7 @@ def _effect(history: History, graph: WaitGraph, victims: tuple[RankName, ...]) -
     if all(track.fresh is None for track in history.present()):
         return "nor does any rank: this monitor may be cut off"
     if _goes_on(history):
-        return "the job goes on: only this monitor cannot reach it"
+        return "the job continues: only this monitor cannot reach it"
     if graph.roots:
-        return f"whether the job needs it cannot be told: {listed(graph.roots)} stands still itself"
-    return "whether the job can do without it cannot be told yet"
+        return f"it is not known if the job needs it: {does(graph.roots, 'stands')} still itself"
+    return "it is not known yet if the job can do without it"

@@ -26,8 +26,8 @@ from lightkeeper.worker_server.wire import Testimony, Weight, printable_line
 
 _BEFORE_S: Final = 300.0
 _AFTER_S: Final = 120.0
-"""A host may say so long before or after a fault began what belongs to it: the kernel reports a
-hung task after 120 s and more, InfiniBand gives up after 30 s (facts/hosts.md, 10)."""
+"""A host may report what belongs to a fault this long before or after it began: the kernel reports
+a hung task after 120 s and more, InfiniBand gives up after 30 s (facts/hosts.md, 10)."""
 _NOW_S: Final = 20.0
 """What slows has been so within this time."""
 _NOTICE_S: Final = 180.0
@@ -126,7 +126,7 @@ def _blamed(verdict: Verdict, broken: dict[RankName, tuple[Heard, ...]]) -> Verd
 
 
 def _slow(history: History, rank: RankName, rows: Collection[Heard]) -> Sequence[Heard]:
-    """What explains that it is slow or waits: it is so now, and not the same for most others."""
+    """What explains that it is slow or waits: true now, and not of most others."""
     others = [track for track in history.present() if track.identity.host != _host(history, rank)]
     return [
         (host, row) for host, row in _of(rows, Weight.SLOW)

@@ -114,9 +114,9 @@ def _patience_s(history: History, stuck: Stuck) -> float:
 
 
 def _crossed(graph: WaitGraph, stuck: Stuck) -> bool:
-    """True if the absent wait elsewhere, or cannot be seen, and no rank anywhere is seen alone.
+    """True if the absent ranks wait elsewhere, or cannot be seen, and no rank is seen alone.
 
-    Who waits for absent ranks that wait for each other is their victim.
+    A rank that waits for absent ranks that wait for each other is their victim.
     """
     elsewhere = (RankStanding.WAITING, RankStanding.HELD, RankStanding.SILENT)
     apart = any(
@@ -154,7 +154,7 @@ def _of_the_dead(history: History, graph: WaitGraph) -> Iterable[Stuck]:
 
 
 def _last_unfinished(record: Reading) -> Iterable[RingEntry]:
-    """Of each process group inside the replica group; those across it have other members."""
+    """One for each process group inside the replica group; groups across it have other members."""
     own = (entry for entry in record.calls if not entry.group.startswith(ACROSS))
     last = {entry.group: entry for entry in own}
     # it did not get out, or with an error
@@ -326,9 +326,9 @@ def silent_mismatch(history: History) -> Iterable[Verdict]:
     Gloo moves bytes: a rank that sums the same bytes as integers where its peers sum floats stops
     nobody (ALGORITHMS.md section 4). Nothing raises a suspicion there, so the records of small
     groups are read in turn, at most one group a tick, and the analysis compares what all of a group
-    completed. A group whose sum is not finite though its parts were comes first.
+    completed. A group whose sum is not finite, though its parts were, comes first.
 
-    Such a call is the program's, and an eviction would not undo it: it is shown, nobody is evicted.
+    The program is at fault, and an eviction would not undo it: it is shown, nobody is evicted.
     """
     for group, tracks in history.groups().items():
         if _just_read(history, tracks):
@@ -411,6 +411,5 @@ def _silent_verdict(group: GroupName, said: Opinion, finding: Finding, since_s: 
         since_s=since_s,
         evidence=dict(finding.evidence),
         signature=f"mismatch:silent:{label}:{finding.op}",
-        spare="nothing hangs, and a group that is put out would do the same again: look at the "
-        "call",
+        spare="nothing hangs, and an evicted group would do the same again: look at the call",
     )

@@ -1,10 +1,10 @@
 """Links that are broken or slow, by the kernels of their ends. Pure.
 
-Who has broken links to several hosts, each confirmed by its other end, is the culprit; of two hosts
-that only miss each other, either may be. A host to or from which all slow connections lead is held
-back by its own link; where all are slow, nobody is named. Of a host's ranks those are named whose
-own kernel says so: a rank may call its host by another's name. Hosts that nobody hears any more are
-reported by `dead`.
+The culprit is the host with broken links to several hosts, each confirmed by its other end; if two
+hosts only miss each other, it may be either. A host to or from which all slow connections lead is
+held back by its own link; if all are slow, nobody is named. Only ranks whose own kernel says so are
+named: a rank may call its host by another's name. Hosts that nobody hears any more are reported by
+`dead`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _BUSY, _IDLE = 0.6, 0.3
 """Share of the time in which a slow link is busy, and above which others report theirs: where all
 send much, all are reported, and nobody is named."""
 _SLOWER: Final = 3.0
-"""Than its own best rate. A link that was never faster is reported, and accuses nobody: a program
-may send more from one host than from others."""
+"""Times slower than its own best rate. A link that was never faster is reported, and accuses
+nobody: a program may send more from one host than from others."""
 _SHOWN: Final = 4
 
 

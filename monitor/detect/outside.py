@@ -1,4 +1,4 @@
-"""Who is missing, where phases do not show it: by heads, and by TorchFT's own calls. Pure.
+"""Who is missing when phases do not show it: by heads, and by TorchFT's own calls. Pure.
 
 Theory of operation. A rank that only attached still counts its collectives, and so does one that
 says only that it waits. A rank in none, while peers are in one that it has not entered, is missing

@@ -42,7 +42,7 @@ from lightkeeper.worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState
 # -- what a window holds ---------------------------------------------------------------------------
 
 _PHASES_MOST: Final = 24
-"""Per window, the most reported ones: ranks choose the names, and each takes a row."""
+"""Phases kept per window, the most reported ones: ranks choose the names, each takes a row."""
 
 
 @dataclass(slots=True)
@@ -212,7 +212,7 @@ class Blame:
     own_s: float
     """Seconds a step that it spends there."""
     peers_s: float
-    """The same of its peers."""
+    """Seconds a step that its peers spend there."""
     peers_alone_s: float
     """Seconds a step in which its peers worked: busy, and not held inside collectives."""
 
@@ -223,7 +223,7 @@ _WINDOWS_KEPT: Final = 120
 _WINDOWS_LEAST: Final = 30
 """As many as the slowest rule looks at, and some before."""
 _PACES_KEPT: Final = 600_000
-"""Of all ranks in all windows, about 75 bytes each."""
+"""Paces of all ranks in all windows together; each takes about 75 bytes."""
 _USUAL_WINDOWS: Final = 20
 _SWEEPS_LEAST: Final = 3
 """Per window: the median of one or two samples may be bad luck."""
@@ -244,7 +244,7 @@ class Sample(Struct, gc=False):
     calls: int = 0
     """Collectives entered so far."""
     own_calls: int | None = None
-    """Of these, in groups of several ranks within its replica group; None: it is alone there."""
+    """Those in groups of several ranks within its replica group; None: it is alone there."""
     stopped: bool = False
     """By a signal."""
     traced: bool = False
@@ -438,8 +438,8 @@ def _ended(step: StepState) -> int:
 
 
 def _telling(courses: Sequence[_Course]) -> list[_Course]:
-    """Without ranks that no longer report their waits, or whose collectives are no longer recorded
-    while their peers' are: every step has some.
+    """Leaves out ranks that no longer report their waits, or whose collectives are no longer
+    recorded while their peers' are: every step has some.
     """
     telling = [
         course

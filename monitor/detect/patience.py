@@ -38,8 +38,8 @@ _WORKS_CORES = 0.05
 """A wait in TorchFT uses 0.007, and moves 2 kB a second (seen in the field suite)."""
 _WORKS_BYTES_S = 1e5
 _WAKES_S = 5.0
-"""Of a main thread that reads a socket or evaluates. Two at each look at its stack; none where no
-byte comes, and 37 of an evaluation that used 0.045 of a core (field suite, 2026-11-28)."""
+"""Wake-ups a second of a main thread that reads a socket or evaluates. Each look at its stack makes
+two; no bytes, no others; an evaluation with 0.045 of a core had 37 (field suite, 2026-11-28)."""
 _READS = frozenset({Doing.IO, Doing.START, Doing.EVALUATE})
 _FETCHES = frozenset({Doing.DATA, Doing.PROCESS})
 _SEEN_OFTEN = 3
@@ -158,8 +158,8 @@ def at_work(track: RankTrack) -> bool:
 
 
 def _lasting(track: RankTrack) -> Doing | None:
-    """The work in its last stack, if known to last: such work moves from line to line, so no two
-    stacks have to agree.
+    """The work in its last stack, if known to last: it moves from line to line, one stack is
+    enough.
     """
     seen = None if track.fresh is None else track.fresh.witness
     return seen.doing if seen is not None and seen.doing in LASTS else None
@@ -175,7 +175,7 @@ def _active(track: RankTrack) -> bool:
 
 
 def _moves(process: Process, doing: Doing) -> bool:
-    """True if bytes move; of a socket only the wakes of who reads it show that."""
+    """True if bytes move; for a socket only the wake-ups of its reader show that."""
     reads = doing in _READS and (process.wakes_s or 0.0) >= _WAKES_S
     return reads or (process.bytes_s or 0.0) >= _WORKS_BYTES_S
 

@@ -1,9 +1,9 @@
 """Progress that is lost: a job that continues from an earlier step than it had committed. Pure.
 
-Accuses nobody: why all groups ended is another incident's. What a job committed lives on while one
-of its groups does, since the others heal from it. So nobody who had it may live. A step that falls
-within one process says that this script starts its count over, by epochs perhaps: then nothing
-follows from its steps. A run that a person ended, or that was over, has lost nothing.
+Accuses nobody: another incident says why all groups ended. What a job committed lives on in any of
+its groups, since the others heal from it. So it is lost only if no rank that had it may live. A
+step that falls within one process says that this script starts its count over, by epochs perhaps:
+then nothing follows from its steps. A run that a person ended, or that was over, has lost nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who waits for whom where neither phases nor heads show it: by the flight records.
+"""Who waits for whom, by the flight records, if neither phases nor heads show it.
 
 Theory of operation. DDP's reducer calls its collectives from C++, and DTensor its own, so no head
 of such a job moves in a step, and a rank that waits in one looks like a rank that pauses, unless
@@ -94,8 +94,7 @@ def opinion(history: History, group: GroupName, within_s: float = inf) -> Opinio
 
 
 _LATELY: Final[deque[tuple[list[Reading], list[RankName], Opinion]]] = deque(maxlen=4)
-"""Recent judgements: the same readings are judged in several ticks. Not in `History`, which is
-journalled whole."""
+"""Recent judgements: several ticks judge the same readings. `History` is journalled whole."""
 
 
 def lane(history: History, number: int) -> tuple[RankTrack, ...]:

@@ -100,7 +100,7 @@ _MILD_WINDOWS, _MILD_SLOW, _MILD_PERSISTENT = 12, 10, 24
 """As `straggler_windows`, `straggler_slow_windows` and `persistent_windows`, for `mild_ratio`."""
 _STEADY_WINDOWS, _STEADY_AHEAD = 16, 14
 _STARVED_WINDOWS, _STARVED_AHEAD = 6, 5
-"""The same for a rank that alone gets no core."""
+"""As `_STEADY_WINDOWS`, for a rank that alone gets no core."""
 _STARVED, _STARVED_TIMES = 0.35, 2.0
 _CROWDED = 0.5
 _SMALL_S = 40.0
@@ -117,7 +117,7 @@ _MOSTLY_INSIDE = 0.5
 _HELD = 0.2
 """Share of its busy time above which the time held by collectives is judged separately."""
 _OWN_SHARE = 2 / 3
-"""Of slow ranks in one group, those with at least this share of the busiest one's work are
+"""Among the slow ranks of a group, those with at least this share of the busiest one's work are
 culprits; the others are slow because they wait for it inside forward and backward."""
 
 
@@ -131,7 +131,7 @@ class _Rule:
     persistent: int
 
     def lasting(self, windows: Sequence[Window], members: int) -> _Rule:
-        """The same over enough windows to fill `_SMALL_S`."""
+        """A rule over enough windows to fill `_SMALL_S`."""
         persistent_s = _PAIR_PERSISTENT_S if members < 3 else _SMALL_PERSISTENT_S
         now_s = windows[-1].end_s
         span = sum(now_s - window.start_s < _SMALL_S for window in windows) + 1
@@ -324,10 +324,10 @@ def _by(history: History, track: RankTrack, windows: Sequence[Window], rule: _Ru
 
 
 def _steady(track: RankTrack, windows: Sequence[Window], rule: _Rule) -> _Slow | None:
-    """Slow throughout, where single windows show little: two steps a poll make each noisy.
+    """Slow throughout, though single windows show little: two steps a poll make each noisy.
 
-    A rank without phases and with at least two peers, which agree: the busiest in nearly every
-    window, by as much as the mild rule asks of a rank, over this many windows together.
+    A rank without phases, whose two or more peers agree: it is the busiest in nearly every window,
+    and over this many windows together by as much as the mild rule asks.
     """
     last = _pace(windows[-1], track)
     if last is None or last.calls is None or last.cohort < 3:
@@ -502,8 +502,8 @@ def _verdict(history: History, group: GroupName, suspects: list[_Slow]) -> Itera
 def _collectives(ranks: Sequence[RankName], worst: _Slow) -> str:
     others = worst.last.cohort - 1
     return (
-        f"the collectives inside the group of {listed(ranks)} are slow: its ranks come in time and "
-        f"take {seconds(worst.busy_s)} a step where {others} other "
+        f"the collectives inside the group of {listed(ranks)} are slow: its ranks arrive on time "
+        f"and take {seconds(worst.busy_s)} a step where {others} other "
         f"{'group takes' if others == 1 else 'groups take'} {seconds(worst.usual_s)}"
     )
 
@@ -771,7 +771,7 @@ def slow_transfer(history: History) -> Iterable[Verdict]:
         victims=tuple(sorted(windows[-1].paces)),
         evidence={
             "slow at": "communication across groups",
-            "late arrival": "no: whoever waits least waits longer too",
+            "late arrival": "no: even the rank that waits least waits longer",
             "source": f"phases, means over windows of {seconds(config.window_s)} and more",
         },
         lost_s=max(0.0, (now_s - usual_s) * steps),

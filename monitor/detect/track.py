@@ -56,7 +56,7 @@ class RankTrack:
     trained_as: ReplicaId | None = None
     """As `Observation.trained_as`."""
     observation: Observation | None = None
-    """Of the latest tick; None once the target is unregistered."""
+    """From the latest tick; None once the target is unregistered."""
     report: StateReport | None = None
     """The latest report, however old."""
     report_s: float | None = None
@@ -70,7 +70,7 @@ class RankTrack:
     still_sweeps: int = 0
     """Sweeps in a row without progress."""
     running_sweeps: int = 0
-    """Of these, how many saw the main thread run or wait for the disk."""
+    """Those that saw the main thread run or wait for the disk."""
     unread: int = 0
     """How often its past may still be requested: it made steps before this monitor saw it."""
     healed_steps: int | None = None

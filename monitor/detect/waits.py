@@ -51,8 +51,8 @@ from lightkeeper.monitor.model.verdict import RankStanding
 from lightkeeper.worker_server.wire import WAITING_PHASE, Doing
 
 _QUORUM_PHASE: Final = "quorum"
-"""Name of this phase in loops that wait for TorchFT's quorum themselves: a wait for the Lighthouse
-and the other groups, whichever is to blame."""
+"""The phase in which a loop waits for TorchFT's quorum itself: for the Lighthouse and the other
+groups, whichever is to blame."""
 
 
 def build_wait_graph(history: History) -> WaitGraph:

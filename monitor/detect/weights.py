@@ -40,7 +40,7 @@ _STEPS_KEPT: Final = 32
 _DISSENTS_KEPT: Final = 16
 _PARTS_KEPT: Final = 256
 _WITNESSES: Final = 2
-"""Of the ranks that are right, this many must have weights known to come from nobody else."""
+"""This many of the ranks that are right must have weights that are known to be their own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ log = logging.getLogger(__package__)
 
 
 FAILURES: Final = HEALTH.counter("part_failures", "Crashes of a part of the monitor's own loop.",
-    ("part",), series="at most one a part", absent="it never crashed")  # fmt: skip
+    ("part",), series="≤ 1 a part", absent="it never crashed")  # fmt: skip
 
 
 class ErrorBoundary:

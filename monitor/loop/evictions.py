@@ -96,21 +96,21 @@ def _restarted(eviction: Eviction, snapshot: Snapshot, incident: Incident | None
 # -- what is counted -----------------------------------------------------------------------------
 
 TRANSITIONS: Final = INCIDENTS.counter("incident_transitions", "Incidents that entered a state.",
-    ("kind", "to"), series=f"at most {len(FAULTS)} x 10",
-    absent="none did since this monitor started")  # fmt: skip
+    ("kind", "to"), series=f"≤ {len(FAULTS)} x 10",
+    absent="none since the start")  # fmt: skip
 STAGES: Final = INCIDENTS.histogram("incident_stage_seconds",
     "Seconds of each stage of an incident: detect (first seen to firing), decide (to the order), "
     "leave (from there until the group is out), recover (to the survivors' next commit), rejoin "
-    "(to the group's return).", ("stage",), series="at most 5 x 17",
-    absent="no incident came so far since this monitor started",
+    "(to the group's return).", ("stage",), series="≤ 5 x 17",
+    absent="none came so far since the start",
     buckets=(0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0,
              600.0))  # fmt: skip
 ENDED: Final = EVICTIONS.counter("evictions", "Evictions that ended, by incident kind and outcome: "
     "left (the quorum), gone (its processes too), failed.", ("kind", "outcome"),
-    series="at most 9 x 3", absent="none ended since this monitor started")  # fmt: skip
+    series="≤ 9 x 3", absent="none since the start")  # fmt: skip
 HOLDS: Final = EVICTIONS.counter("holds",
     "Evictions held back, by guard; a guard that keeps holding counts once.", ("guard",),
-    series=f"at most {len(Guard)}", absent="none was since this monitor started")  # fmt: skip
+    series=f"≤ {len(Guard)}", absent="none since the start")  # fmt: skip
 
 
 def count_incidents(

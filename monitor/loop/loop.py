@@ -55,11 +55,11 @@ TICKS: Final = HEALTH.histogram("tick_duration_seconds",
 LATENESS: Final = HEALTH.gauge("tick_lateness_seconds",
     "How much later than planned the last tick began.")  # fmt: skip
 POLL_FAILURES: Final = HEALTH.counter("poll_failures",
-    "Polls of a rank that gave no report, by reason.", ("reason",), series="at most 6",
-    absent="none failed for it since this monitor started")  # fmt: skip
+    "Polls of a rank that gave no report, by reason.", ("reason",), series="≤ 6",
+    absent="none since the start")  # fmt: skip
 DETECTOR_FAILURES: Final = HEALTH.counter("detector_failures",
     "Crashes of a detector; its kind of fault is unknown meanwhile.", ("detector",),
-    series="at most one a detector", absent="it never crashed")  # fmt: skip
+    series="≤ 1 a detector", absent="it never crashed")  # fmt: skip
 
 # -- observe -------------------------------------------------------------------------------------
 

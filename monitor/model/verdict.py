@@ -85,7 +85,7 @@ MEANINGS: Final[Mapping[Kind, Meaning]] = {
         "all wait inside of collectives: a fault of the program, of a link or a GPU"
     ),
     Kind.STRAGGLER: Meaning(
-        "a rank slows the whole job; goes once it has cost more than an eviction does", stops=False
+        "a rank slows the whole job; is evicted once it has cost more than an eviction", stops=False
     ),
     Kind.REPLICA_LAG: Meaning(
         "a group heals in a loop, fails commits, flaps, or takes no part", stops=False

@@ -127,8 +127,8 @@ def run_chart(points: Sequence[TrendPoint]) -> Chart | None:
 
 
 def tempo_chart(tempos: Mapping[RankName, Tempo]) -> Chart | None:
-    """Seconds a step by rank: own work below, waiting above it. Of a column that several ranks
-    share it shows the busiest; None: fewer than two ranks move.
+    """Seconds a step by rank: own work below, waiting above it. If several ranks share a column, it
+    shows the busiest; None: fewer than two ranks move.
     """
     ranks = sorted(tempos, key=natural)
     if len(ranks) < 2:
@@ -155,9 +155,7 @@ def tempo_chart(tempos: Mapping[RankName, Tempo]) -> Chart | None:
 
 
 def phase_chart(rows: Sequence[StepRow]) -> Chart | None:
-    """One bar for each of the last attempts, its parts the seconds by phase; None: there are none,
-    or none has phases.
-    """
+    """A bar for each of the last attempts, by seconds in phases; None: none, or without phases."""
     rows = [row for row in rows if row.seconds][-_COLUMNS:]
     total = grouped((phase, s) for row in rows for phase, s in row.seconds.items() if s > 0)
     names = sorted(total, key=lambda phase: -sum(total[phase]))

@@ -36,7 +36,7 @@ class GraphDrawing:
     others: Sequence[WaitEdge]
     title: str
     sentences: tuple[str, ...]
-    """The same in words."""
+    """The picture in words."""
 
 
 def draw_graph(waits: WaitMap | None) -> GraphDrawing | None:

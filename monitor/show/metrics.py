@@ -126,10 +126,10 @@ class ScrapeView:
 _JOBS_TOLD: Final = 16
 """One Lighthouse serves one job, but ranks may report any job name."""
 _TESTIMONIES_MOST: Final = 200
-_NO_ANSWER: Final = "while no Lighthouse answers"
+_NO_ANSWER: Final = "no Lighthouse answers"
 _NO_STEPS: Final = "no rank of it reports steps"
-_NO_TEMPO: Final = "who committed nothing within the last 15 s"
-_NOT_YET: Final = "not done yet, or not TorchFT"
+_NO_TEMPO: Final = "it committed nothing for 15 s"
+_NOT_YET: Final = "TorchFT never did it"
 
 _HEALTHS: Final = ("healthy", "finished", "starting", "waiting", "late", "slow", "ended", "traced",
                    "evicting", "unreachable", "corrupt", "stalled", "dead")  # fmt: skip
@@ -163,7 +163,7 @@ def _jobs(scene: ScrapeView) -> Values:
 
 
 def _unwell(scene: ScrapeView) -> Values:
-    """Of ranks that are not healthy and have a series of their own."""
+    """States of the ranks that are not healthy and have a series of their own."""
     healths, suspects = scene.view.result.rank_health, scene.suspects
     unwell = (rank for rank, health in healths.items() if health is not RankHealth.HEALTHY)
     worst = nsmallest(
@@ -178,7 +178,7 @@ def _last_commit(scene: ScrapeView) -> Values:
 
 
 def _loss(scene: ScrapeView) -> Values:
-    """Of live ranks: a dead one's page keeps its last."""
+    """The median over live ranks: a dead rank's page keeps its last loss."""
     reports = (report for report in scene.view.snapshot.reports.values() if report.process.alive)
     steps = (report.step for report in reports if report.step is not None)
     losses = [step.loss for step in steps if step.loss is not None and step.loss_finite]
@@ -276,7 +276,7 @@ _OF_FLEET: Final[Metrics] = (
         lambda scene: _tally(scene.view.result.rank_health.values(), RankHealth), series="12"),
     FLEET.gauge("groups", "Replica groups, by the health of their worst rank.", ("health",),
         lambda scene: dict(sorted(Counter(g.health for g in scene.view.groups).items())),
-        series="at most 13", absent="healths that no group has"),
+        series="≤ 13", absent="healths that no group has"),
     FLEET.gauge("rank_state", "Health of a rank, numbered as the group's.", RANK, _unwell,
         absent="healthy"),
     FLEET.gauge("group_state", "Health of the group's worst rank, the worst highest: "
@@ -285,10 +285,10 @@ _OF_FLEET: Final[Metrics] = (
         absent="only the Lighthouse knows the group"),
     FLEET.gauge("group_step", "Step that the group works on.", GROUP,
         _groups(lambda group, _: group.step), absent=_NO_STEPS),
-    FLEET.counter("group_commits", "Steps committed by the group's present processes.", GROUP,
+    FLEET.counter("group_commits", "Steps committed by the group's current processes.", GROUP,
         _groups(lambda group, _: group.commits), absent=_NO_STEPS),
-    FLEET.counter("group_tokens", "Tokens that the group's ranks trained on since this monitor "
-        "looks, as they report them, added up.", GROUP,
+    FLEET.counter("group_tokens", "Tokens that the group's ranks report to have trained on "
+        "since this monitor started, summed.", GROUP,
         _groups(lambda group, scene: scene.view.tokens.get(group.group)),
         absent="no rank of the group reports tokens"),
     FLEET.gauge("group_in_quorum", "1 while the group is a member of the last quorum.", GROUP,
@@ -298,12 +298,12 @@ _OF_FLEET: Final[Metrics] = (
         _groups(_last_heartbeat), absent=_NO_ANSWER),
     FLEET.counter("lighthouse_restarts", "Restarts of the Lighthouse seen by this monitor.", (),
         _evicting(lambda view: view.lighthouse.restarts), absent=ALONE),
-    FLEET.counter("quorum_changes", "Quorums formed since this monitor looks.", (),
+    FLEET.counter("quorum_changes", "Quorums formed since this monitor started.", (),
         _evicting(lambda view: view.lighthouse.quorum_changes), absent=ALONE),
     FLEET.gauge("host_testimony_since_timestamp_seconds",
         "Unix time since which a host's own witnesses or the cluster say this of it: broken, "
         "leaving or slow. Mere context is left out.", ("host", "witness", "code", "weight"),
-        _testimonies, series=f"at most {_TESTIMONIES_MOST}", absent="nothing is said of any host"),
+        _testimonies, series=f"≤ {_TESTIMONIES_MOST}", absent="nothing is said of any host"),
     FLEET.gauge("lighthouse_read_timestamp_seconds",
         "Unix time at which the Lighthouse's page was last read.", (),
         _evicting(lambda view: view.lighthouse.view_s), absent="it was never read"),
@@ -315,7 +315,7 @@ _OF_FLEET: Final[Metrics] = (
     FLEET.gauge("quorum_participants", "Members of the last quorum.", (),
         _lighthouse(lambda page: len(page.members)), absent=_NO_ANSWER),
     FLEET.gauge("quorum_formed_timestamp_seconds",
-        "Unix time at which this monitor first saw the last quorum: it is at least so old.", (),
+        "Unix time at which this monitor first saw the last quorum; it is at least so old.", (),
         _evicting(lambda view: view.lighthouse.formed_s), absent="no quorum was seen yet"),
     STRAGGLERS.gauge("rank_busy_seconds",
         "Mean seconds a step in which the rank did not wait for others, last window.", RANK,
@@ -324,22 +324,22 @@ _OF_FLEET: Final[Metrics] = (
         "Mean seconds a step in which the rank waited for others, last window.", RANK,
         _ranks(lambda tempo: tempo.wait_s), absent=_NO_TEMPO),
     STRAGGLERS.gauge("fleet_busy_seconds",
-        "Seconds a step in which ranks did not wait, over all ranks: min, median, p99 and max.",
-        ("stat",), _spread, series="4", absent="no rank committed within the last 15 s"),
+        "Seconds a step in which ranks did not wait: min, median, p99 and max of all ranks.",
+        ("stat",), _spread, series="4", absent="no rank committed for 15 s"),
     STRAGGLERS.gauge("group_busy_seconds",
-        "Seconds a step that the longest working rank of the group worked.", GROUP,
+        "Seconds a step that the group's longest working rank worked.", GROUP,
         lambda scene: {g: max(t.busy_s for t in each) for g, each in scene.tempos.items()},
         absent=_NO_TEMPO),
     STRAGGLERS.gauge("group_wait_seconds",
-        "Seconds a step that the ranks of the group waited, their median.", GROUP,
+        "Seconds a step that the ranks of the group waited (median).", GROUP,
         lambda scene: {g: median(t.wait_s for t in each) for g, each in scene.tempos.items()},
         absent=_NO_TEMPO),
     RECOVERY.counter("group_commit_failures",
-        "Attempts of the group's present processes that ended without a commit.", GROUP,
+        "Attempts of the group's current processes that ended without a commit.", GROUP,
         lambda scene: {g: max(s.commit_failures for s in each) for g, each in scene.steps.items()},
         absent=_NO_STEPS),
     RECOVERY.counter("group_heals",
-        "States of other groups that the group's present processes took over.", GROUP,
+        "Times that the group's current processes took over another group's state.", GROUP,
         _torchft(lambda times: max(t["apply"].done if "apply" in t else 0 for t in times)),
         absent=_NOT_YET),
     *(
@@ -473,28 +473,28 @@ _OF_INCIDENTS: Final[Metrics] = (
     INCIDENTS.gauge("incidents",
         "Open incidents, by kind, state and severity (info, warning, critical), without those that "
         "a person has resolved.",
-        ("kind", "state", "severity"), _open, series=f"at most {len(FAULTS)} x 3 x 3",
+        ("kind", "state", "severity"), _open, series=f"≤ {len(FAULTS)} x 3 x 3",
         absent="none is open"),
     INCIDENTS.gauge("incident_first_seen_timestamp_seconds",
-        "Unix time at which an incident was first seen: open ones and those of the last hour, the "
-        "50 newest. Group, rank and host are its suspects', if one; `did`: what is done, or why "
-        "nothing is.",
+        "Unix time at which an incident was first seen: the 50 newest, open or of the last "
+        "hour. Group, rank and host are its suspect's, if there is only one; `did` is what is "
+        "done, or why nothing is.",
         ("incident", "kind", "severity", "state", "replica_group", "rank", "host", "did"),
         _first_seen,
-        series="at most 50", absent="none is open or of the last hour"),
+        series="≤ 50", absent="there is none"),
     INCIDENTS.gauge("labelled_incidents", "Incidents that people labelled, by kind and by whether "
         "the accusation was right or wrong: precision is right / (right + wrong).",
-        ("kind", "label"), _labels, series=f"at most {len(FAULTS) + 1} x 2",
-        absent="no incident of the kind was labelled"),
+        ("kind", "label"), _labels, series=f"≤ {len(FAULTS) + 1} x 2",
+        absent="none of the kind was labelled"),
     INCIDENTS.gauge("rank_suspect", "1 for each culprit of an open incident, and for each "
         "candidate of one that is unsure, 100 at most. The role is culprit or candidate.",
-        (*RANK, "host", "kind", "role"), _suspects, series="at most 100",
+        (*RANK, "host", "kind", "role"), _suspects, series="≤ 100",
         absent="nobody is suspected"),
     EVICTIONS.gauge("holding", "Firing incidents whose eviction is held back now, by guard.",
         ("guard",), _evicting(lambda view: _tally(_guards(view), Guard)), series=f"{len(Guard)}",
         absent=ALONE),
     EVICTIONS.gauge("eviction_cost_seconds",
-        "Fleet seconds that an eviction costs, measured on this job's.", (),
+        "Fleet seconds that an eviction costs, measured on those of this job.", (),
         _evicting(lambda view: view.result.learned.eviction_cost_s),
         absent="no eviction of this job was measured yet"),
     EVICTIONS.gauge("paused", "1 while a person has paused evictions.", (),
@@ -503,7 +503,7 @@ _OF_INCIDENTS: Final[Metrics] = (
         "1 while the monitor evicts nobody and says whom it would (observe mode).", (),
         _evicting(lambda view: view.observe), absent=ALONE),
     EVICTIONS.gauge("policy_loaded_timestamp_seconds",
-        "Unix time at which the policy was loaded; 0: none was, the defaults hold.", (),
+        "Unix time at which the policy was loaded; 0: there is none, the defaults apply.", (),
         _evicting(lambda view: None if view.rules is None else view.rules.loaded_s), absent=ALONE),
     EVICTIONS.gauge("quarantined_hosts", "Hosts in quarantine.", (),
         lambda scene: len(scene.view.quarantine)),
@@ -512,16 +512,16 @@ _OF_INCIDENTS: Final[Metrics] = (
     EVICTIONS.gauge("lemon_hosts", "Hosts that failed so often that they are lemons.", (),
         lambda scene: sum(record.lemon is not None for record in scene.view.hosts.values())),
     EVICTIONS.gauge("host_offences",
-        "What happened on a host within the window (28 days), of the 100 worst.",
-        ("host", "signal"), _offences, series="at most 400",
+        "Offences of a host within the window (28 days), by signal; the 100 worst hosts.",
+        ("host", "signal"), _offences, series="≤ 400",
         absent="hosts on which nothing happened"),
     GOODPUT.counter("effective_rank_seconds", "Rank-seconds that went into committed steps at the "
-        "job's usual pace, since this monitor looks.", (),
+        "job's usual pace, since this monitor started.", (),
         lambda scene: scene.view.spent.effective_s),
-    GOODPUT.counter("ineffective_rank_seconds", "Rank-seconds that did not, by cause.", ("cause",),
+    GOODPUT.counter("ineffective_rank_seconds", "All other rank-seconds, by cause.", ("cause",),
         lambda scene: dict(sorted(scene.view.spent.ineffective_s.items())),
-        series=f"at most {len(FAULTS) + 7}",
-        absent="causes that cost nothing since this monitor looks"),
+        series=f"≤ {len(FAULTS) + 7}",
+        absent="causes that cost nothing"),
 )  # fmt: skip
 
 
@@ -538,7 +538,7 @@ _OF_HEALTH: Final[Metrics] = (
         ("state",), lambda scene: _tally([scene.view.result.health.state], Condition),
         series="7"),
     HEALTH.gauge("self_health_scale",
-        "What thresholds are multiplied by because the monitor doubts itself; 1 when well.", (),
+        "Factor on thresholds while the monitor doubts itself; 1: it does not.", (),
         lambda scene: scene.view.result.health.scale),
 )  # fmt: skip
 METRICS: Final[Metrics] = _OF_FLEET + _OF_INCIDENTS + _OF_HEALTH
@@ -563,23 +563,23 @@ def _size(path: Path, end: str) -> int:
 
 
 STORE: Final = (  # of the store
-    KEPT.counter("store_errors", "Writes that the store's disk did not take (retried).", (),
+    KEPT.counter("store_errors", "Writes to the store that failed; they are retried.", (),
         lambda store: store.errors),
     KEPT.gauge("store_bytes", "Bytes of the store's files on disk, the write-ahead log included.",
         (), lambda store: _nbytes(store.place.path), absent="the store is PostgreSQL"),
 )  # fmt: skip
 QUEUES: Final = KEPT.gauge("queue_length", "What waits: store (rows to be written), journal "
-    "(ticks), http (requests for which no thread is free), or is under way.",
+    "(ticks), http (requests without a free thread); else what is under way.",
     ("queue",), lambda queues: {name: size() for name, size in sorted(queues.items())},
-    series="at most 5", absent="queues that this monitor has not")  # fmt: skip
+    series="≤ 5", absent="queues that this monitor does not have")  # fmt: skip
 REFUSED: Final = KEPT.counter("registrations_refused", "Registrations refused, by reason: "
-    "superseded, wait (its bearer is asked first), taken (it lives), other job, over (its run is), "
-    "refused (another group's name), hasty (too many new ranks of its address), full, token.",
+    "superseded, wait (the name's holder is asked first), taken (it lives), other job, over (run "
+    "ended), refused (another group's name), hasty (too many new ranks there), full, token.",
     ("reason",), lambda counts: dict(sorted(counts.items())),
-    series="at most 9", absent="none was refused since the start")  # fmt: skip
+    series="≤ 9", absent="none since the start")  # fmt: skip
 JOURNAL: Final = (  # of `Stats`
     KEPT.counter("journal_ticks", "Ticks written to the journal.", (), lambda now: now.ticks),
-    KEPT.counter("journal_lost_ticks", "Ticks that the journal's disk did not take.", (),
+    KEPT.counter("journal_lost_ticks", "Ticks that could not be written to the journal.", (),
         lambda now: now.lost),
     KEPT.counter("journal_written_bytes", "Bytes written to the journal, compressed.", (),
         lambda now: now.bytes),
@@ -600,7 +600,7 @@ LEASE: Final = (  # of `LeaseStanding`
 
 # Of the `Gatekeeper`: the gate as the monitor sees it; its own page has more (`gate.serve`).
 
-_NO_GATE: Final = "the monitor has no gate (--gate)"
+_NO_GATE: Final = "no gate (--gate)"
 
 
 def _denials(keeper: Gatekeeper) -> Values:
@@ -612,13 +612,13 @@ def _denials(keeper: Gatekeeper) -> Values:
 GATE_METRICS: Final = (
     GATE.gauge("gate_answers", "1 while the gate answers this monitor.", (),
         lambda keeper: isinstance(keeper.view, GateView), absent=_NO_GATE),
-    GATE.gauge("gate_untaught", "1 while the gate is away or does not take its list.", (),
+    GATE.gauge("gate_untaught", "1 while the gate is away or does not accept its list.", (),
         lambda keeper: keeper.trouble() is not None, absent=_NO_GATE),
     GATE.counter("gate_lists", "Lists sent to the gate, by outcome.", ("outcome",),
         lambda keeper: {"taken": keeper.taught, "failed": keeper.failed}, series="2",
         absent=_NO_GATE),
     GATE.gauge("gate_denials", "Names that the gate refuses, by scope.", ("scope",), _denials,
-        series="3", absent="the monitor has no gate, or it does not answer"),
+        series="3", absent="no gate, or it does not answer"),
 )  # fmt: skip
 
 

@@ -171,7 +171,7 @@ _PARTS[Role.CULPRIT] = WaitPart.CULPRIT
 
 
 def records_map(job: Job, analysis: Analysis) -> WaitMap | None:
-    """The same as a graph of crowds; None: nobody waits for others."""
+    """The analysis as a graph of crowds; None: nobody waits for others."""
     role, waits = roles(job, analysis), _waits(analysis)
     some = crowds(job, analysis, _BOXES)[:_BOXES]
     every = [ranks for ranks in some if role[ranks[0]] is not Role.FREE]

@@ -188,6 +188,11 @@ def test_curves_and_bands_have_a_legend(path):
             crowd = "{{replica_group}}" in panel["targets"][0]["legendFormat"]
             at = panel["options"]["legend"]["placement"]
             assert at == ("right" if crowd and panel["type"] == "timeseries" else "bottom")
+            custom = panel["fieldConfig"]["defaults"]["custom"]
+            counts = custom.get("drawStyle") != "line" or custom["stacking"]["mode"] == "normal"
+            several = len(panel["targets"]) > 1 or "{{" in panel["targets"][0]["legendFormat"]
+            calcs = {*panel["options"]["legend"].get("calcs", [])}
+            assert ({"mean", "max"} <= calcs) == (several and not counts), panel["title"]
 
 
 @each_board

@@ -129,8 +129,8 @@ def test_a_wheel_that_is_built_from_the_sdist_is_the_same(wheel, tmp_path):
         (("python", "-m", "lightkeeper", "--version"), r"lightkeeper \d+\.\d+\.\d+\n"),
         (("lightkeeper", "monitor", "--help"), "Watch a job"),
         (("lightkeeper", "gate", "--help"), "In front of the Lighthouse"),
-        (("lightkeeper", "demo", "--help"), "usage: lightkeeper demo"),
-        (("lightkeeper", "doctor", "--help"), "usage: lightkeeper doctor"),
+        (("lightkeeper", "demo", "--help"), "Usage: lightkeeper demo"),
+        (("lightkeeper", "doctor", "--help"), "Usage: lightkeeper doctor"),
         (("lightkeeper", "dashboards", "list"), "lightkeeper-fleet"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -239,7 +239,7 @@ def test_the_trainers_wheel_adds_its_folder_and_takes_only_that_away(wheel, side
         1, "error: lightkeeper.trainer is not installed here: pip install lightkeeper-trainer\n"
     )  # fmt: skip
     install(programs, sides[0])
-    assert shell.run("lightkeeper", "demo", "--help").stdout.startswith("usage: lightkeeper demo")
+    assert shell.run("lightkeeper", "demo", "--help").stdout.startswith("Usage: lightkeeper demo")
     pip(programs, "uninstall", "--yes", "lightkeeper-trainer")
     [site] = programs.parent.glob("lib/python*/site-packages/lightkeeper")
     assert not (site / "trainer").exists()

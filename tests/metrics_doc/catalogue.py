@@ -21,7 +21,6 @@ RANKS_PAGE: Final = "A rank's page"
 GATES_PAGE: Final = "The gate's page"
 
 _UNITS: Final = (
-    ("_timestamp_seconds", "Unix seconds"),
     ("_seconds", "seconds"),
     ("_bytes", "bytes"),
     ("_ratio", "ratio"),

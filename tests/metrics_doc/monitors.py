@@ -11,7 +11,7 @@ from lightkeeper.monitor.act import otlp  # noqa: F401 - and this, where its ext
 from lightkeeper.monitor.metric import Definition, Section
 
 _PROCESS: Final = tuple(
-    Definition(kind, f"process_{name}", text, series="1", absent="where /proc does not say")
+    Definition(kind, f"process_{name}", text, series="1", absent="/proc does not say")
     for name, kind, text in (
         ("virtual_memory_bytes", Gauge, "Virtual memory size in bytes."),
         ("resident_memory_bytes", Gauge, "Resident memory size in bytes."),

@@ -34,7 +34,7 @@ def text() -> str:
 
 
 def _section(heading: str, entries: tuple[Entry, ...]) -> str:
-    where = "" if heading in (RANKS_PAGE, GATES_PAGE) else "The monitor: "
+    where = "" if heading in (RANKS_PAGE, GATES_PAGE) else "Monitor: "
     lines = [
         f"### {where}{heading[0].lower() + heading[1:] if where else heading}",
         "",

@@ -136,7 +136,7 @@ def test_an_eviction_is_typed_reasoned_and_needs_the_right_token(stage, opened) 
     deed = page.get_by_role("dialog")
     said = deed.inner_text()
     assert "ends its 2 ranks on node-rg_1-0" in said
-    assert "2 other groups can go on" in said
+    assert "2 other groups can continue" in said
     go = deed.get_by_role("button", name="Evict this group")
     deed.get_by_label("Why").fill("moving it")
     deed.get_by_label("The monitor's token").fill("wrong")

@@ -36,6 +36,27 @@ def test_the_filter_shows_whom_it_names_and_follows_changes(stage, opened) -> No
     assert shown.count() == 125
 
 
+def test_the_filter_is_kept_in_the_address(stage, opened) -> None:
+    url = stage(crowd(125, 8, SICK)).url
+    page = opened.open(f"{url}/?by=group")
+    live(page)
+    page.select_option("#filter-state", "not healthy")
+    page.fill("#filter-text", "RG_1")
+    assert page.url == f"{url}/?by=group&name=RG_1&state=not+healthy"
+    sent = opened.open(page.url)
+    live(sent)
+    assert "1 of 125 shown" in sent.inner_text("#filter")
+    assert sent.input_value("#filter-text") == "RG_1"
+    assert sent.input_value("#filter-state") == "not healthy"
+    sent.press("#filter-text", "Escape")
+    sent.select_option("#filter-state", "any state")
+    assert sent.url == f"{url}/?by=group"
+    odd = opened.open(f"{url}/?state=nonsense&name={'x' * 500}")
+    live(odd)
+    assert odd.input_value("#filter-state") == "any state"
+    assert len(odd.input_value("#filter-text")) == 120
+
+
 def test_the_grid_is_one_stop_and_arrows_move_in_it(stage, opened) -> None:
     page = opened.open(stage(crowd(125, 8, SICK)).url)
     live(page)

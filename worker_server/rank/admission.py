@@ -54,10 +54,9 @@ from lightkeeper.worker_server.rank.settings import monitors_in, monitors_of
 from lightkeeper.worker_server.wire import PATH_ADMISSION
 
 REFUSED_STATUS = 75
-"""EX_TEMPFAIL of sysexits.h: not now, try again later. The exit status of a refused launcher or
-rank."""
+"""Exit status of a refused launcher or rank: EX_TEMPFAIL of sysexits.h, try again later."""
 _EACH_S = 2.0
-"""For each of several monitors. One that is up answers within milliseconds."""
+"""Limit for each of several monitors. One that is up answers within milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +221,8 @@ def _write(line: str) -> None:
 
 _USAGE_STATUS = 2
 _ASK_S = 5.0
-"""For all monitors together. Longer waits for dead ones; shorter starts groups on quarantined hosts
-while a monitor is busy."""
+"""Limit for all monitors together. Longer waits for dead ones; shorter starts groups on quarantined
+hosts while a monitor is busy."""
 _LAST_WORD_S = 300.0
 """A refusal holds for this long after the monitors went away: they may only be restarting. Then the
 group starts: training does not depend on the monitor."""
@@ -352,7 +351,7 @@ def wait_until_admitted(
     sleep: Callable[[float], None] = time.sleep,
     chance: Callable[[], float] = random.random,
 ) -> bool:
-    """Ask until the answer is final: whether the group may start. Each change is said once."""
+    """Ask until the answer is final: may the group start? Each change is reported once."""
     began_s, refused_s, said = clock(), None, ""
     while True:
         answer, now_s = ask(), clock()

@@ -47,11 +47,11 @@ _START_LIMIT_S = 60.0
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Before each restart. A sidecar gone five times has a cause that a sixth start cannot fix."""
 _STEADY_S = 600.0
-"""One that lived this long had none: in a job of weeks the kernel may kill more than five."""
+"""One that lived this long had no such cause: in weeks the kernel may kill more than five."""
 _STOPPED_LOOKS = 5
 _MUTE_LOOKS = 30
-"""Looks in a row, a second apart: what also stops the rank must not count. A server marks itself
-every three seconds; under a load of 21 on two cores the longest gap in 75 s was 3.1 s."""
+"""Looks in a row, a second apart: a stop that hits the rank too must not count. A server marks
+itself every three seconds; under a load of 21 on two cores the longest gap in 75 s was 3.1 s."""
 _LOOK_S = 0.9
 _PART_S = 0.3
 _ASKED_PART_S = 2.0

@@ -17,8 +17,8 @@ _STARTS_S: Final = 5.0
 
 
 def quorum_retries(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variable that has TorchFT ask again about every second; empty where the user chose, or
-    where no gate answers.
+    """The variable by which TorchFT asks again each second; empty: the user chose, or no gate
+    answers.
 
     A manager whose request fails reports it to no rank, and they wait until their quorum timeout
     ends the group. It waits timeout / (retries + 1) before it asks again (TorchFT 0.2.0). Without

@@ -59,8 +59,7 @@ class Settings:
     monitors: tuple[str, ...] = ()
     """In the order they are asked."""
     unnamed: bool = False
-    """True if `monitors` is the default because none was set: it gets the token only if it is this
-    user's."""
+    """True if `monitors` is the default, none being set: only this user's own gets the token."""
     token: str | None = field(default=None, repr=False)
     no_token: str = ""
     """Why the user's own token file is unusable; empty: nothing is wrong with it."""

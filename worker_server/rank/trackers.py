@@ -54,7 +54,7 @@ def _wandb() -> Iterator[tuple[str, Any]]:
 
 
 def _mlflow() -> Iterator[tuple[str, Any]]:
-    """Of any thread: `mlflow.active_run` answers for the thread that asks."""
+    """Runs of all threads: `mlflow.active_run` answers only for the thread that asks."""
     module = sys.modules.get("mlflow.tracking.fluent")
     stacks = {} if module is None else module._active_run_stack.get_all_thread_values()
     for run in (run for stack in tuple(stacks.values()) for run in stack[-1:]):

@@ -89,7 +89,7 @@ class StepFollower:
         )
         phases = HistogramMetricFamily(
             f"{_PREFIX}_step_phase_seconds",
-            "seconds in a phase between the ends of two attempts, where it was entered at all",
+            "seconds in a phase between the ends of two attempts, if it was entered",
             labels=(*_LABELS, "phase"),
         )
         with self._lock:
@@ -112,13 +112,13 @@ class StepFollower:
             yield _one(_COUNTER, metric, text, who,
                        times[name].sum_bytes if name in times else None)  # fmt: skip
         heals = times.get("apply", wire.Took(0)).done if times else None
-        yield _one(_COUNTER, "heals", "states of another group taken over, to heal", who, heals)
+        yield _one(_COUNTER, "heals", "times that it healed by another group's state", who, heals)
 
 
 _TIMES: Final = {
     "staging": ("checkpoint_staging_seconds", "making a checkpoint ready for a healing group"),
     "load": ("checkpoint_load_seconds", "loading a checkpoint from another group, to heal"),
-    "apply": ("checkpoint_apply_seconds", "taking over what was loaded, in the training thread"),
+    "apply": ("checkpoint_apply_seconds", "taking over the loaded state, in the training thread"),
     "quorum": ("quorum_seconds", "finding a TorchFT quorum"),
     "reconfigure": ("reconfigure_seconds", "building the process groups of a new quorum"),
 }
@@ -192,7 +192,7 @@ class RankCollector(Collector):
         yield _one(_GAUGE, "process_state", "0 ended, 1 lives, 2 waits for a device (D), 3 stopped"
                    " by a tracer, 4 by a signal", who, state)  # fmt: skip
         yield _one(_GAUGE, "unhooked_functions",
-                   "functions of TorchFT's that this version does not have",
+                   "functions to hook that this TorchFT does not have",
                    who, len(report.unhooked))  # fmt: skip
         where = (name.host, str(name.pid), (step.replica_id if step else "") or "", self.url())
         yield _rows(_GAUGE, "info", "who and where the rank is", who, [(where, 1)],
@@ -204,14 +204,14 @@ class RankCollector(Collector):
                         (((key,), step.seconds[key]) for key in sorted(step.seconds)),
                         "phase")  # fmt: skip
             since_s = time.time() - step.phase_age_s
-            yield _rows(_GAUGE, "phase_since_timestamp_seconds", "when its present phase began",
+            yield _rows(_GAUGE, "phase_since_timestamp_seconds", "when the current phase began",
                         who, [((step.phase,), since_s)], "phase")  # fmt: skip
             yield _rows(_COUNTER, "user", "counters of the user's own", who,
                         (((key,), step.counters[key]) for key in sorted(step.counters)),
                         "counter")  # fmt: skip
             yield _one(_COUNTER, "communication_seconds",
-                       "seconds in the phase `communication`, the running one included, and in"
-                       " collectives that held the rank outside of it, those that were left",
+                       "seconds in the phase `communication`, the current one included, and in"
+                       " finished collectives that held the rank outside of it",
                        who, self._waited(report))  # fmt: skip
         for metric, text, count in _OF_A_HEAD:
             counts = (((head.name,), count(head)) for head in report.heads)

@@ -423,7 +423,7 @@ _TICK_S = 1.0
 _CLOSED_LINGER_S = 5.0
 """A rank that announced the end of its work leaves no evidence worth keeping longer."""
 _NICE = 5
-"""Of one core that both want, training gets three times as much. Measured with three spinning
+"""If both want one core, training gets three times as much of it. Measured with three spinning
 threads and the rank on our core: `/v1/state` takes 6 ms (median) at nice 0, 18 at 5, 51 at 10."""
 _log = logging.getLogger("lightkeeper.worker_server.sidecar")
 

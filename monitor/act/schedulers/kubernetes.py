@@ -655,7 +655,7 @@ class Kubernetes(Scheduler):
         return Outcome(True, "")
 
     def _named(self, path: str, name: str, deadline: Deadline) -> Sequence[Body]:
-        """By a list, which our role may ask for, and which is empty where nothing has this name."""
+        """By a list: our role may ask for one, and it is empty if nothing has this name."""
         named = f"metadata.name={name}"
         ask = partial(self._api.ask, "GET", path, deadline, fieldSelector=named)
         return _items(run_within(ask, deadline.left_s()))
@@ -820,9 +820,9 @@ class Kubernetes(Scheduler):
         return retrying(delete, deadline)
 
     def _fail(self, pod: WantedPod, deadline: Deadline) -> str:
-        """Call a pod failed, as its kubelet would: a Job with `podReplacementPolicy: Failed` makes
-        no other before, however the pod was deleted (job_controller.go of 1.34, `isPodFailed`).
-        Returns what went wrong.
+        """Mark a pod as failed, as its kubelet would: a Job with `podReplacementPolicy: Failed`
+        makes no other before, however the pod was deleted (job_controller.go of 1.34,
+        `isPodFailed`). Returns what went wrong.
         """
         condition = {
             "type": "DisruptionTarget",  # no failure of the group's own, for a podFailurePolicy

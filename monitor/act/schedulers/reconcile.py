@@ -135,9 +135,9 @@ class CordonPlan:
 
 
 REQUESTS: Final = EVICTIONS.counter("scheduler_requests",
-    "Requests by which a scheduler follows the quarantine list, by action and outcome.",
-    ("scheduler", "action", "outcome"), series="at most 8 a scheduler",
-    absent="none was sent since this monitor started")  # fmt: skip
+    "Requests that keep a scheduler in step with the quarantine list, by action and outcome.",
+    ("scheduler", "action", "outcome"), series="≤ 8 a scheduler",
+    absent="none since the start")  # fmt: skip
 HOSTS: Final = EVICTIONS.gauge("scheduler_hosts",
     "Quarantined hosts by who keeps them out: ours, foreign (somebody else), failing.",
     ("scheduler", "state"), series="3 a scheduler",

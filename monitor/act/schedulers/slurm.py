@@ -155,7 +155,7 @@ def _words(text: str) -> Mapping[str, str]:
 
 
 def node_said(line: str, now_s: float) -> Iterator[Said]:
-    """What a line `NAME|STATE|TIME|REASON` of sinfo testifies; no lightkeeper's own drain does."""
+    """What a line `NAME|STATE|TIME|REASON` of sinfo testifies; no drain of lightkeeper's does."""
     name, state, moment, reason = (*line.split("|", 3), "", "", "")[:4]
     detail = "" if reason in ("none", "(null)") else reason
     said = read_fact("Slurm", f"slurm {state}: {detail}", detail, seconds_since(moment, now_s))

@@ -154,7 +154,7 @@ def _named(reports: Sequence[IncidentReport]) -> str:
         names += [name for name in incident.culprits if name not in waits and name not in names]
     kinds = list(dict.fromkeys(incident.kind for incident in incidents))
     doubts = (clean(who(incident, _SHOWN), 240) for incident in incidents)
-    whose = listed(names, _SHOWN) or next(filter(None, doubts), "it cannot be told who")
+    whose = listed(names, _SHOWN) or next(filter(None, doubts), "cannot tell who")
     return f"{whose} ({listed(kinds, _SHOWN)})"
 
 

@@ -158,7 +158,7 @@ class RowsAsked:
     wide: bool = False
 
     def among(self, rows: Iterable[Row]) -> list[Row]:
-        """Those that pass. Ties in order of health, but not between names; then of their names."""
+        """The rows that pass, in order. Ties: by health, but not between names; then by name."""
         chosen = filter(self._passes, rows)
         if not self.sort:
             return list(chosen)
@@ -171,7 +171,7 @@ class RowsAsked:
         return sorted(chosen, key=key)
 
     def _passes(self, row: Row) -> bool:
-        """True if a rank, a group or a host is asked for; a host in quarantine is unhealthy."""
+        """True if a rank, group or host is chosen; a host in quarantine counts as unhealthy."""
         if self.groups and row["group"] not in self.groups:
             return False
         if self.hosts and row["host"] not in self.hosts:
@@ -311,7 +311,7 @@ def amount(rank_seconds: float | None) -> str:
 
 
 def columns_of(what: str, *, wide: bool = False, watch_only: bool = False) -> list[Column]:
-    """Those that say something: a monitor without a Lighthouse knows no quorum, evicts nobody.
+    """Columns that say something: without a Lighthouse there are no quorums and no evictions.
 
     Args:
         wide: more columns, of ranks.

@@ -116,7 +116,7 @@ class AppContext:
     names: tuple[str, ...] = ()
     """Names of this monitor, besides the machine's."""
     loopback: bool = True
-    """True if who can reach it here may read ranks: bound here, and reads are not closed."""
+    """True if anyone on this machine may read ranks: bound here, and reads are not closed."""
     open_reads: bool = False
     """True if anybody who can reach the monitor may read ranks through it."""
     journal: Path | None = None
@@ -277,8 +277,8 @@ def check_reader() -> None:
 
 
 def check_host() -> None:
-    """On loopback, refuse who asks by a name of another machine, without a token: a web page does
-    so by DNS rebinding, and would read the addresses of ranks.
+    """On loopback, refuse a request without a token that names another machine: a web page does so
+    by DNS rebinding, and would read the addresses of ranks.
 
     Raises:
         HttpRefusal: 401, or 403 if none is configured.

@@ -121,7 +121,7 @@ def _still(report: IncidentReport) -> Fact:
     waits = waits if report.waiting else ""
     match report.incident.training:
         case Training.TRAINS:
-            detail = "steps are committed: the job goes on, slower or at a risk"
+            detail = "steps are committed: the job continues, slower or at risk"
             return Fact("training", "yes, disturbed", detail, "wait")
         case Training.STANDS:
             return Fact("training", "no", f"the job stands: nobody commits{waits}", "bad")
@@ -198,7 +198,7 @@ def _seen(report: IncidentReport) -> Iterator[TimelineRow]:
 
 
 def _held(report: IncidentReport) -> Iterator[TimelineRow]:
-    """Guards that held; one that only changed its words is one row, with the latest."""
+    """Guards that held; a guard that only changed its words has one row, with the latest."""
     rows = rulings(report.decisions)
     ends_s = [*(row.at_s for row in rows[1:]), report.incident.ended_s]
     pairs = zip(rows, ends_s, strict=False)  # without decisions there is no end
@@ -259,9 +259,7 @@ _SIMILAR: Final = 8
 
 
 def _matchers(incident: Incident) -> Iterator[tuple[str, str, str, bool]]:
-    """Fields of the dialog that silences: name, label, what it holds at first, whether it must be
-    filled.
-    """
+    """Fields of the dialog that silences: name, label, initial value, True if it is required."""
     firsts = {"kind": str(incident.kind), "group": incident.groups[0] if incident.groups else ""}
     for name in MATCHERS:
         yield name, f"{name.capitalize()} (empty: any)", firsts.get(name, ""), False

@@ -83,9 +83,7 @@ def compile_templates() -> None:
 
 @paging.get("/")
 def fleet() -> Response:
-    """The fleet, by replica group or `?by=host`, its past for `?span=24h` or `7d`; text for clients
-    without HTML (curl).
-    """
+    """The fleet by replica group or `?by=host`, its past for `?span=24h` or `7d`; text for curl."""
     if "text/html" not in request.headers.get("Accept", "text/html"):
         return status_text()
     by_host, span = request.args.get("by") == "host", request.args.get("span", "")

@@ -132,5 +132,5 @@ def test_from_a_tick_to_the_sink_and_over_a_restart(receiver: Receiver, tmp_path
         wait_until(lambda: len(receiver.posts) == 2, 10, "the end of it")
         service.keeper.tick()
     assert [(body["status"], body["resolution"]) for body in receiver.bodies] == [
-        ("firing", None), ("resolved", "its ranks are registered no more"),
+        ("firing", None), ("resolved", "its ranks are no longer registered"),
     ]  # fmt: skip

@@ -90,7 +90,7 @@ def test_incidents_and_what_they_came_to(monitor: ServedView, command: Command) 
     ]  # fmt: skip
     assert totals == [
         "1 incident fired",
-        "lost at least 0 rank-seconds (and 1 of which it cannot be told)",
+        "lost at least 0 rank-seconds (and 1 whose cost is not known)",
     ]
     said = command.refused("incidents", "list", "--kind", "x")
     assert "kind is 'x', expected one of dead, " in said

@@ -160,10 +160,10 @@ HELD = QuarantineEntry("rg_1", "it hung", "ann", NOW_S, None, None, scope=Scope.
 @pytest.mark.parametrize(
     ("view", "said"),
     [
-        (evicted(), OUT + "Its launcher on node-rg_1-0 is waited for"),
-        (evicted(spent=Spent(usual_s=0.2)), OUT + "Its launcher on node-rg_1-0 is waited for"),
-        (evicted(RankHealth.UNREACHABLE), OUT + "Its launcher on node-rg_1-0 is waited for"),
-        (evicted(None), OUT + "Its launcher is waited for"),
+        (evicted(), OUT + "Waiting for its launcher on node-rg_1-0"),
+        (evicted(spent=Spent(usual_s=0.2)), OUT + "Waiting for its launcher on node-rg_1-0"),
+        (evicted(RankHealth.UNREACHABLE), OUT + "Waiting for its launcher on node-rg_1-0"),
+        (evicted(None), OUT + "Waiting for its launcher"),
         (evicted(quarantine_groups=(HELD,)),
          OUT + "rg_1 is quarantined: its launcher waits for the release"),
         (evicted(sick={"rg_0.1": RankHealth.SLOW}), "Training, but 1 rank is unhealthy"),

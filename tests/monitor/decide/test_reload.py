@@ -83,4 +83,4 @@ def test_a_group_that_hangs_again_where_it_was_is_kept_out_and_the_others_train_
     assert (first.keep_out, again.keep_out) == ((), ("rg_1",))
     assert not again.quarantine
     assert fleet.rank("rg_0.0").commits > 200
-    assert "the same as once before: starting it again does not mend it" in again.reason
+    assert "the same as once before: starting it again does not fix it" in again.reason

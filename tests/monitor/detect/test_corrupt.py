@@ -106,7 +106,7 @@ def test_without_a_vote_the_first_is_named_and_nobody_evicted_for_all_are_nan_by
     incident = drive.incident("state_corrupt")
     assert incident.culprits == ("rg_1.0",)
     assert incident.verdict.victims == ("rg_0.0", "rg_2.0")
-    assert incident.verdict.spare.startswith("every group is not finite by now")
+    assert incident.verdict.spare.startswith("no group is finite by now")
     assert drive.evicts == []
 
 

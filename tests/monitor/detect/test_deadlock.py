@@ -73,7 +73,7 @@ def test_a_job_in_which_all_wait_across_groups_is_told_until_they_commit_again()
     assert incident.culprits == ()
     assert drive.fired[incident.id] == 37.0
     assert "nobody is missing" in incident.verdict.reason
-    assert incident.resolution == "the job goes on"
+    assert incident.resolution == "the job continues"
     assert not drive.evicts
 
 
@@ -87,7 +87,7 @@ def test_a_standstill_is_not_over_while_a_rank_still_stands_where_it_stood() -> 
     assert incident.open
     drive.alter = lambda seen: seen
     drive.run(10)
-    assert drive.incident("deadlock").resolution == "the job goes on"
+    assert drive.incident("deadlock").resolution == "the job continues"
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,7 @@ def test_a_group_that_is_missing_was_drained() -> None:
 
     reason = Drive(SimFleet(3, 1, script), alter=alter).run(130).incident("absent").verdict.reason
     assert reason.startswith("rg_1 was preempted: for another (Kubernetes, at ")
-    assert "rg_1 is gone for " in reason
+    assert "rg_1 has been gone for " in reason
 
 
 def test_what_the_scheduler_said_is_journalled_and_replayed_to_the_same() -> None:

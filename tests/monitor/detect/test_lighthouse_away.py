@@ -32,7 +32,7 @@ def test_only_we_cannot_reach_it_a_warning_that_accuses_nobody_and_ends_by_itsel
     assert drive.fired[incident.id] == 31.0  # away since 20, for 10 s, in two sweeps
     assert (incident.culprits, incident.groups, incident.verdict.victims) == ((), (), ())
     assert incident.severity is Severity.WARNING
-    assert "the job goes on: only this monitor cannot reach it" in incident.verdict.reason
+    assert "the job continues: only this monitor cannot reach it" in incident.verdict.reason
     drive.run(20)
     incident = drive.incident("lighthouse_away")
     assert (incident.state, incident.resolution) == (

@@ -124,7 +124,7 @@ def test_it_is_over_when_the_job_goes_on() -> None:
     drive.alter = altered
     drive.run(9)
     drive.alter = lambda seen: seen
-    assert lost(drive, 20).resolution == "the job goes on"
+    assert lost(drive, 20).resolution == "the job continues"
 
 
 def test_it_explains_what_names_nobody_and_who_is_apart() -> None:

@@ -497,7 +497,7 @@ def test_a_group_that_is_gone_and_not_back_stays_an_open_incident() -> None:
     incident = drive.incident("absent")
     assert 80 <= drive.fired[incident.id] <= 85
     assert incident.open
-    assert incident.verdict.reason.startswith("rg_1 is gone for")
+    assert incident.verdict.reason.startswith("rg_1 has been gone for")
     assert incident.severity == "warning"
     assert not drive.evicts
 
@@ -552,7 +552,7 @@ def test_a_lost_group_that_does_not_come_back_is_never_without_an_open_incident(
         assert any(i.open and "rg_1" in i.groups for i in result.incidents)
     incident = drive.incident("absent")
     assert dropped <= drive.fired[incident.id] <= dropped + 2
-    over = "its ranks are registered no more" if fails else "evicted: left the quorum"
+    over = "its ranks are no longer registered" if fails else "evicted: left the quorum"
     assert (drive.incident("dead").resolution or "").startswith(over)
     assert incident.remedy.startswith("To let rg_1 start elsewhere, start its launcher")
 

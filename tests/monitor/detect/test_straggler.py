@@ -106,7 +106,7 @@ def test_slow_collectives_inside_a_group_are_the_groups_and_no_ranks() -> None:
     drive = Drive(SimFleet(3, 2, [at(40, slow_link("rg_1", 0.5))]), WATCHING)
     incident = drive.run(100).incident("straggler")
     assert incident.culprits == ("rg_1.0", "rg_1.1")
-    assert "its ranks come in time" in incident.verdict.reason
+    assert "its ranks arrive on time" in incident.verdict.reason
     assert incident.verdict.evidence["slow at"] == "communication inside its group"
 
 

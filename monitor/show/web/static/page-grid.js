@@ -37,12 +37,27 @@ export class Grid {
       return label;
     };
     place.replaceChildren(labelled("Show ", this.text), labelled("with ", this.state), this.shown);
-    for (const field of [this.text, this.state]) field.addEventListener("input", () => this.filter());
+    const words = new URLSearchParams(location.search); // as a colleague has sent it
+    this.text.value = (words.get("name") ?? "").slice(0, 120);
+    if ([...this.state.options].some((each) => each.value === words.get("state"))) this.state.value = words.get("state");
+    for (const field of [this.text, this.state]) field.addEventListener("input", () => this.#chosen());
     this.text.addEventListener("keydown", (event) => {
       if (event.key !== "Escape") return;
       this.text.value = "";
-      this.filter();
+      this.#chosen();
     });
+  }
+
+  // Filters, and keeps the filter in the address.
+  #chosen() {
+    this.filter();
+    const words = new URLSearchParams(location.search);
+    for (const [word, value, all] of [["name", this.text.value.trim(), ""], ["state", this.state.value, "any state"]]) {
+      words.delete(word);
+      if (value !== all) words.set(word, value);
+    }
+    const search = words.toString();
+    history.replaceState(history.state, "", location.pathname + (search && `?${search}`) + location.hash);
   }
 
   filter() {
