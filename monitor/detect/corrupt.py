@@ -163,8 +163,8 @@ def _cannot_tell(cases: Sequence[Spell], first: Sequence[Spell], why: str) -> Ve
     return Verdict(
         kind=Kind.STATE_CORRUPT,
         culprits=ranks,
-        reason=f"{does(ranks, 'has')} had numbers that are not finite since step {step}; which was "
-        f"first is not known: {why}",
+        reason=f"{does(ranks, 'has')} had numbers that are not finite since step {step}; "
+        f"cannot tell which was first: {why}",
         since_s=min(case.since_s for case in first),
         victims=tuple(sorted(case.rank for case in cases if case not in first)),
         evidence={case.rank: _seen(case.spoilt) for case in cases},
@@ -205,7 +205,7 @@ def _culprit(history: History, cases: Sequence[Spell], first: Sequence[Spell]) -
 def _where(followers: Sequence[RankName], *, local: bool, shared: bool) -> str:
     where = "its own loss or gradient" if local else "the sum of its group"
     then = f"{listed(followers)} followed" if followers else ""
-    whose = "; whose part of the sum it was is not known" if shared else ""
+    whose = "; cannot tell whose part of the sum it was" if shared else ""
     return f"in {where}; {then or 'every other group was finite in that step'}{whose}"
 
 
@@ -294,7 +294,7 @@ def _unknown(series: Sequence[Dissent]) -> Verdict:
         kind=Kind.STATE_CORRUPT,
         culprits=ranks,
         reason=f"the weights of {' and '.join(listed(side) for side in last.sides[:3])} differ "
-        f"after {_steps(series)}, and which is right is not known: {why}",
+        f"after {_steps(series)}, cannot tell which is right: {why}",
         since_s=series[0].seen_s,
         evidence=_sides(series),
         signature="state_corrupt:unequal",

@@ -282,7 +282,7 @@ def standstill(history: History, graph: WaitGraph) -> Iterable[Verdict]:
         return
     yield Verdict(
         kind=Kind.DEADLOCK,
-        reason=f"the job has made no progress for {seconds(still_s)}; the cause is not known: "
+        reason=f"the job stands: no progress for {seconds(still_s)}; cannot tell who holds it: "
         + _what_all_do(history, waiting, others),
         since_s=history.now_s - still_s,
         victims=tuple(track.rank for track in standing),

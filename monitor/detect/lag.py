@@ -178,7 +178,7 @@ def _fails(history: History, logs: Logs) -> Iterable[Verdict]:
         reason = (
             f"commits have failed in {listed(sorted(failing))} for "
             f"{seconds(history.now_s - began_s)}: {most} attempts"
-            f"{'' if well else ', none goes through anywhere'}; the cause is not known"
+            f"{'' if well else ', none goes through anywhere'}; cannot tell the cause"
         )
         victims = () if well else tuple(chain.from_iterable(ranks.values()))
         yield _somebody_lags(logs, "fails", began_s, reason, victims)
@@ -243,7 +243,7 @@ def _flaps(history: History, logs: Logs) -> Iterable[Verdict]:
         began_s = min(log.entries[0] for log in flapping.values())
         reason = (
             f"the quorum flaps: {listed(sorted(flapping))} have come and gone for "
-            f"{seconds(history.now_s - began_s)}; the cause is not known"
+            f"{seconds(history.now_s - began_s)}; cannot tell the cause"
         )
         yield _somebody_lags(logs, "flaps", began_s, reason)
 
@@ -257,7 +257,7 @@ def _restless(history: History, logs: Logs) -> Iterable[Verdict]:
     began_s = advances[0][0]
     reason = (
         f"the quorum flaps: its id grew by {count} in {seconds(history.now_s - began_s)}, and no "
-        "group is seen to come or go; the cause is not known"
+        "group is seen to come or go; cannot tell the cause"
     )
     yield _somebody_lags(logs, "restless", began_s, reason)
 

@@ -265,5 +265,5 @@ def _effect(history: History, graph: WaitGraph, victims: tuple[RankName, ...]) -
     if _goes_on(history):
         return "the job continues: only this monitor cannot reach it"
     if graph.roots:
-        return f"it is not known if the job needs it: {does(graph.roots, 'stands')} still itself"
-    return "it is not known yet if the job can do without it"
+        return f"cannot tell if the job needs it: {does(graph.roots, 'stands')} still itself"
+    return "cannot tell yet if the job can do without it"

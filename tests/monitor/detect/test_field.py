@@ -276,7 +276,7 @@ def test_an_evaluation_that_nobody_declared_has_longer_and_is_told_before() -> N
     assert not drive.accused()
     incident = drive.incident("deadlock")
     assert incident.culprits == ()
-    assert "the job has made no progress for 3" in incident.story[0].reason
+    assert "the job stands: no progress for 3" in incident.story[0].reason
     assert "rg_1.0 is in evaluate (train.py:80), evaluating" in incident.verdict.reason
     drive.run(40)
     assert drive.accused() == {"rg_1.0"}
@@ -381,7 +381,7 @@ def test_all_of_them_blocked_on_a_file_server_that_is_away_is_told_and_nobody_ac
     assert not drive.accused()
     assert not drive.evicts
     reason = drive.incident("deadlock").verdict.reason
-    assert "the job has made no progress for" in reason
+    assert "the job stands: no progress for" in reason
     where = "are in read_shard (train.py:12), blocked on a file, a pipe or a socket"
     assert f"rg_0.0, rg_1.0 and rg_2.0 {where}" in reason
 

@@ -75,7 +75,7 @@ def test_when_no_commit_goes_through_and_all_look_alike_nobody_is_accused(errore
     incident = drive.incident("replica_lag")
     assert (incident.culprits, incident.groups) == ((), ())
     assert incident.severity is Severity.CRITICAL
-    assert "none goes through anywhere; the cause is not known" in incident.verdict.reason
+    assert "none goes through anywhere; cannot tell the cause" in incident.verdict.reason
     assert not drive.evicts
     drive.run(140)
     incident = drive.incident("replica_lag")
