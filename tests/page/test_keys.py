@@ -42,7 +42,7 @@ def test_the_filter_is_kept_in_the_address(stage, opened) -> None:
     live(page)
     page.select_option("#filter-state", "not healthy")
     page.fill("#filter-text", "RG_1")
-    assert page.url == f"{url}/?by=group&name=RG_1&state=not+healthy"
+    page.wait_for_url(f"{url}/?by=group&name=RG_1&state=not+healthy")
     sent = opened.open(page.url)
     live(sent)
     assert "1 of 125 shown" in sent.inner_text("#filter")
@@ -50,7 +50,7 @@ def test_the_filter_is_kept_in_the_address(stage, opened) -> None:
     assert sent.input_value("#filter-state") == "not healthy"
     sent.press("#filter-text", "Escape")
     sent.select_option("#filter-state", "any state")
-    assert sent.url == f"{url}/?by=group"
+    sent.wait_for_url(f"{url}/?by=group")
     odd = opened.open(f"{url}/?state=nonsense&name={'x' * 500}")
     live(odd)
     assert odd.input_value("#filter-state") == "any state"
