@@ -2,7 +2,7 @@
 with the quorum of a group that comes later. A worker whose pipe `hang0` or `hang1` is made in the
 folder hangs, once, where it reads data.
 
-`python ray_replicas.py FOLDER`
+`python ray_replicas.py FOLDER LIGHTHOUSE_PORT`
 """
 
 import sys

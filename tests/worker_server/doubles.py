@@ -69,6 +69,7 @@ class FakeStacks:
     def __init__(self):
         self.calls = []
         self.looks = 0
+        self.trains = None
         self.main = (Call("main", "/job/train.py", 1),)
         self.error = None
 
@@ -78,8 +79,9 @@ class FakeStacks:
             raise SilentError(self.error)
         return Taken("main (train.py:1)\n", time.monotonic())
 
-    def look(self):
+    def look(self, trains=0):
         self.looks += 1
+        self.trains = trains
         if self.error:
             raise SilentError(self.error)
         return ProcessLook(
