@@ -66,7 +66,7 @@ def test_a_worker_of_ray_train_that_hangs_is_named(tmp_path) -> None:
     data = texts(tmp_path / "texts", FILES)
     script = [str(Example("ray_train").script), "--data", str(data), "--storage", str(tmp_path)]
     command = [python, "-m", "lightkeeper", "run", "--", python, RAY_DRIVER, *script]
-    seen = session_of(tmp_path, command, hung=11)
+    seen = session_of(tmp_path, command, hung=11, LIGHTKEEPER_LINGER_S="300")  # Ray ends slowly
     assert (seen.names, seen.accused, seen.status) == (NAMES, [["job.1"]], 0)
 
 

@@ -8,6 +8,7 @@ from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.rank.page.reader import PageReader
 from lightkeeper.worker_server.run_dir import RankFiles
 from lightkeeper.worker_server.sidecar.black_box import BlackBox
+from lightkeeper.worker_server.sidecar.process import Activity
 from lightkeeper.worker_server.sidecar.queries import SilentError
 from lightkeeper.worker_server.sidecar.stacks import Call, ProcessLook, Taken
 
@@ -22,6 +23,7 @@ class FakeProcess:
         self.dead = False
         self.state = "S"
         self.tracer = self.threads_tracer = None
+        self.activity = Activity(self.pid, time.monotonic)
 
     def look(self, interpreter_age_s):
         if self.dead:

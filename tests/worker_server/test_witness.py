@@ -346,7 +346,7 @@ def test_py_spy_looks_at_the_thread_that_trains_as_the_beat_wrote(page, bench):
     page.write_note(layout.NOTE_STACKS, 'Thread 9: "TrainingThread"\n    A.run (train.py:7)\n')
     bench.process.state = "T"
     bench.box.tick()
-    assert bench.stacks.trains == 9
+    assert (bench.stacks.trains, bench.process.activity.trains) == (9, "9")
 
 
 def test_a_rank_that_waits_for_others_is_told_as_such(page, bench):

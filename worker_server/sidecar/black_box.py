@@ -352,6 +352,7 @@ class BlackBox:
         """By py-spy, else from the beat."""
         note = self.page.note(layout.NOTE_STACKS, time.monotonic_ns())
         _, trains, noted = first_in_note(note[0] if note else "")
+        self._process.activity.trains = str(trains or self._process.pid)
         try:
             look = self._stacks.look(trains)
         except SilentError:
