@@ -7,6 +7,7 @@ import os
 import subprocess
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -27,6 +28,25 @@ def bench(page, tmp_path):
     return Bench(tmp_path / "a.page")
 
 
+@contextmanager
+def thread_of(inner, name):
+    """A thread that has called `inner`, which waits then."""
+    ready, over = threading.Event(), threading.Event()
+
+    def wait():
+        ready.set()
+        over.wait(10)
+
+    thread = threading.Thread(target=inner, args=(wait,), name=name)
+    thread.start()
+    ready.wait(10)
+    try:
+        yield thread
+    finally:
+        over.set()
+        thread.join()
+
+
 def by_the_beat():
     taken = []
     beat = threading.Thread(target=lambda: taken.append(stacks_text()), name="beat")
@@ -36,46 +56,40 @@ def by_the_beat():
 
 
 def test_the_beats_text_names_threads_and_calls_newest_first():
-    def inner(ready, over):
-        ready.set()
-        over.wait(10)
+    def inner(wait):
+        wait()
 
-    ready, over = threading.Event(), threading.Event()
-    thread = threading.Thread(target=inner, args=(ready, over), name="loader")
-    thread.start()
-    ready.wait(10)
-    try:
+    with thread_of(inner, "loader") as thread:
         text = by_the_beat()
-    finally:
-        over.set()
-        thread.join()
     assert text.startswith(f'Thread {threading.main_thread().native_id}: "MainThread"\n')
     loader = text[text.index(f'Thread {thread.native_id}: "loader"') :].splitlines()
     called = [line.split(" (")[0].rsplit(".", 1)[-1].strip() for line in loader[1:7]]
-    assert called[:3] == ["wait", "wait", "inner"]
+    assert called[:4] == ["wait", "wait", "wait", "inner"]
     assert "(tests/worker_server/test_stacks.py:" in text
     assert '"beat"' not in text
 
 
 def test_a_recursion_without_end_does_not_crowd_out_the_others():
-    def deep(n, ready, over):
-        if n:
-            deep(n - 1, ready, over)
-        else:
-            ready.set()
-            over.wait(10)
+    def deep(wait, n=500):
+        deep(wait, n - 1) if n else wait()
 
-    ready, over = threading.Event(), threading.Event()
-    thread = threading.Thread(target=deep, args=(500, ready, over))
-    thread.start()
-    ready.wait(10)
-    try:
+    with thread_of(deep, "deep"):
         text = stacks_text()
-    finally:
-        over.set()
-        thread.join()
     assert text.count("deep (") < 50
     assert "    ... older calls\n" in text
+
+
+def test_a_thread_that_trains_beside_the_main_one_comes_first(page, monkeypatch):
+    """Ray trains in a thread; the main one waits for what Ray asks of it."""
+
+    def train(wait):
+        page.trains_here()
+        wait()
+
+    monkeypatch.setattr(last_words, "_page", page)
+    with thread_of(train, "TrainingThread") as thread:
+        assert first_in_note(by_the_beat()).number == thread.native_id
+    assert first_in_note(by_the_beat()).number == os.getpid(), "it has ended"
 
 
 def test_frames_of_ours_between_those_of_a_program_are_one_line():
@@ -294,27 +308,6 @@ def test_the_thread_of_a_note_is_its_first_the_one_that_trains():
     assert first_in_note(note)[1:] == (7, calls)
     unnumbered = note.replace("Thread 7:", "Thread 0x7f:", 1)
     assert [first_in_note(text)[1:] for text in (unnumbered, "")] == [(0, calls), (0, ())]
-
-
-def test_a_thread_that_trains_beside_the_main_one_comes_first(page, monkeypatch):
-    """Ray trains in a thread; the main one waits for what Ray asks of it."""
-
-    def train(ready, over):
-        page.trains_here()
-        ready.set()
-        over.wait(10)
-
-    ready, over = threading.Event(), threading.Event()
-    thread = threading.Thread(target=train, args=(ready, over), name="TrainingThread")
-    monkeypatch.setattr(last_words, "_page", page)
-    thread.start()
-    ready.wait(10)
-    try:
-        assert first_in_note(by_the_beat()).number == thread.native_id
-    finally:
-        over.set()
-        thread.join()
-    assert first_in_note(by_the_beat()).number == os.getpid(), "it has ended"
 
 
 @pytest.mark.parametrize(("trains", "function"), [(9, "other"), (0, "main"), (5, "main")])

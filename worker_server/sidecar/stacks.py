@@ -364,7 +364,7 @@ def _runs(calls: Iterable[Call], method: str) -> bool:
 def first_in_note(text: str) -> ThreadLook:
     """The first thread in a text from the rank's beat: the one that trains. Number 0: not given."""
     head, *lines = text.splitlines() or ("",)
-    number = re.match(r"Thread (\d{1,9}):", head)
+    number = re.match(r"\w+ (\d{1,9}):", head)
     calls = (_CALL.match(line) for line in lines)
     own = (Call(at[1], at[2], int(at[3])) for at in takewhile(bool, calls) if at)
     return ThreadLook("", int(number[1]) if number else 0, tuple(own))
