@@ -86,9 +86,9 @@ def test_ray_train_starts_one_replica_group_again_under_its_name(tmp_path) -> No
         )  # fmt: skip
         begun = wait_for(lambda: training(monitor), within_s=400, what="both train")
         os.kill(begun[KILLED]["pid"], 9)
-        killed = wait_for(lambda: back(monitor, KILLED, begun), within_s=200, what="one is back")
+        killed = wait_for(lambda: back(monitor, KILLED, begun), within_s=400, what="one is back")
         os.mkfifo(tmp_path / "hang0")
-        evicted = wait_for(lambda: back(monitor, HUNG, killed), within_s=200, what="and the other")
+        evicted = wait_for(lambda: back(monitor, HUNG, killed), within_s=400, what="and the other")
         pids = [[rows[name]["pid"] for name in (HUNG, KILLED)] for rows in (begun, killed, evicted)]
         assert [pids[0][0], pids[1][1]] == [pids[1][0], pids[2][1]], (
             "Ray replaced the other one too"
