@@ -127,7 +127,7 @@ def hung_and_healed(
         monitor.ready()
         given = {"LIGHTKEEPER_ATTACH": "1", "LIGHTKEEPER_MONITOR": monitor.url, **environ}
         job = started(folder, command, name="torchrun", **given)
-        incident = wait_for(lambda: named(monitor), within_s=150, what="a rank is named")
+        incident = wait_for(lambda: named(monitor), within_s=400, what="a rank is named")
         listed = monitor.get("/v1/ranks")["ranks"]
         listed.sort(key=lambda row: row["rank"])
         ranks = [Rank(row["pid"], run_dir) for row in listed]
