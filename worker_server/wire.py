@@ -347,7 +347,7 @@ class Process(Struct, frozen=True, gc=False):
     bytes_s: Amount | None = None
     """Bytes per second read and written by system calls, mostly without those of sockets."""
     wakes_s: Amount | None = None
-    """Times a second that its main thread came to a core: while a socket brings bytes, often."""
+    """Times a second that its training thread came to a core: often while a socket brings bytes."""
     handles_sigterm: bool | None = None
     """True if the program has a handler of its own for SIGTERM: it may then end with any exit code
     though it was asked to end. None: not known."""

@@ -57,11 +57,14 @@ class Session:
 
 def ours(run_dir: Path, **more: str) -> dict[str, str]:
     """The environment of ranks on this machine; what they leave answers for a while."""
-    more = {"LIGHTKEEPER_MONITOR": "", **more}  # nobody's on this machine
+    more = {
+        "LIGHTKEEPER_MONITOR": "",
+        "LIGHTKEEPER_LINGER_S": "60",
+        **more,
+    }  # nobody's on this machine
     return environment(
-        GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1", LIGHTKEEPER_RUN_DIR=str(run_dir),
-        LIGHTKEEPER_LINGER_S="60", **more,
-    )  # fmt: skip
+        GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1", LIGHTKEEPER_RUN_DIR=str(run_dir), **more
+    )
 
 
 def torchrun(
@@ -124,7 +127,7 @@ def hung_and_healed(
         monitor.ready()
         given = {"LIGHTKEEPER_ATTACH": "1", "LIGHTKEEPER_MONITOR": monitor.url, **environ}
         job = started(folder, command, name="torchrun", **given)
-        incident = wait_for(lambda: named(monitor), within_s=150, what="a rank is named")
+        incident = wait_for(lambda: named(monitor), within_s=400, what="a rank is named")
         listed = monitor.get("/v1/ranks")["ranks"]
         listed.sort(key=lambda row: row["rank"])
         ranks = [Rank(row["pid"], run_dir) for row in listed]

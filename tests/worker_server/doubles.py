@@ -8,6 +8,7 @@ from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.rank.page.reader import PageReader
 from lightkeeper.worker_server.run_dir import RankFiles
 from lightkeeper.worker_server.sidecar.black_box import BlackBox
+from lightkeeper.worker_server.sidecar.process import Activity
 from lightkeeper.worker_server.sidecar.queries import SilentError
 from lightkeeper.worker_server.sidecar.stacks import Call, ProcessLook, Taken
 
@@ -22,6 +23,7 @@ class FakeProcess:
         self.dead = False
         self.state = "S"
         self.tracer = self.threads_tracer = None
+        self.activity = Activity(self.pid, time.monotonic)
 
     def look(self, interpreter_age_s):
         if self.dead:
@@ -69,6 +71,7 @@ class FakeStacks:
     def __init__(self):
         self.calls = []
         self.looks = 0
+        self.trains = None
         self.main = (Call("main", "/job/train.py", 1),)
         self.error = None
 
@@ -78,8 +81,9 @@ class FakeStacks:
             raise SilentError(self.error)
         return Taken("main (train.py:1)\n", time.monotonic())
 
-    def look(self):
+    def look(self, trains=0):
         self.looks += 1
+        self.trains = trains
         if self.error:
             raise SilentError(self.error)
         return ProcessLook(

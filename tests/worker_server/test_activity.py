@@ -30,12 +30,12 @@ def seen():
     def count(pid):
         now_s = clock()
         threads = {"1": (0.9 * now_s, 0.01 * now_s), "2": (0.1 * now_s, 0.3 * now_s)}
-        return Counts(threads, 1000, int(20 * now_s))
+        return Counts(threads, 1000, {"1": int(20 * now_s), "2": int(3 * now_s)})
 
     activity = Activity(1, clock, count)
 
-    def at(now_s):
-        clock.now_s = now_s
+    def at(now_s, trains="1"):
+        clock.now_s, activity.trains = now_s, trains
         return activity.rates()
 
     return at
@@ -51,6 +51,11 @@ def test_rates_are_of_the_last_seconds_and_starved_is_the_thread_that_waited_mos
         assert seen(at) == pytest.approx(told(1.0, 0.3, 0.0, 20.0))
 
 
+def test_the_thread_that_trains_is_the_one_whose_waking_counts(seen):
+    seen(0.0)
+    assert [seen(5.0, thread)["wakes_s"] for thread in "129"] == [20.0, 3.0, None]
+
+
 def test_it_may_be_asked_as_often_as_one_likes(seen):
     for n in range(10_000):
         rates = seen(n / 100)
@@ -61,9 +66,9 @@ def test_a_thread_that_came_or_went_meanwhile_counts_for_nothing():
     clock = Clock()
     looks = iter(
         [
-            Counts({"1": (1.0, 50.0), "2": (1.0, 9.0)}, 100),
-            Counts({"2": (2.0, 9.5), "3": (1.0, 70.0)}, 600),
-            Counts({}, None),
+            Counts({"1": (1.0, 50.0), "2": (1.0, 9.0)}, 100, {}),
+            Counts({"2": (2.0, 9.5), "3": (1.0, 70.0)}, 600, {}),
+            Counts({}, None, {}),
         ]
     )
     activity = Activity(1, clock, lambda pid: next(looks))
@@ -75,14 +80,14 @@ def test_a_thread_that_came_or_went_meanwhile_counts_for_nothing():
 
 def test_where_bytes_are_not_told_the_rest_is():
     clock = Clock()
-    activity = Activity(1, clock, lambda pid: Counts({"1": (clock(), 0.0)}, None))
+    activity = Activity(1, clock, lambda pid: Counts({"1": (clock(), 0.0)}, None, {}))
     activity.rates()
     clock.now_s = 5.0
     assert activity.rates() == told(1.0, 0.0, None)
 
 
 def test_of_a_process_that_is_gone_nothing_is_known():
-    assert counts(2**22 + 1) == ({}, None, None)
+    assert counts(2**22 + 1) == ({}, None, {})
 
 
 def test_what_we_write_ourselves_is_counted(tmp_path):
@@ -137,6 +142,6 @@ def test_a_main_thread_that_reads_a_socket_wakes_as_long_as_bytes_come(bytes_sen
             for _ in range(n):
                 ours.send(b"1")
                 assert ours.recv(1) == b"1"
-            looks.append(counts(reader.pid).wakes)
+            looks.append(counts(reader.pid).wakes[str(reader.pid)])
         reader.kill()
     assert (looks[1] - looks[0] >= 10) == wakes

@@ -7,14 +7,16 @@ import os
 import subprocess
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 
 from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.rank import last_words
 from lightkeeper.worker_server.rank.last_words import stacks_text
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.sidecar.queries import RefusalError, SilentError
-from lightkeeper.worker_server.sidecar.stacks import Stacks, calls_in_note, folded
+from lightkeeper.worker_server.sidecar.stacks import Stacks, first_in_note, folded
 from tests.waiting import wait_for
 from tests.worker_server.doubles import Bench
 
@@ -26,51 +28,68 @@ def bench(page, tmp_path):
     return Bench(tmp_path / "a.page")
 
 
-def test_the_beats_text_names_threads_and_calls_newest_first():
-    def inner(ready, over):
+@contextmanager
+def thread_of(inner, name):
+    """A thread that has called `inner`, which waits then."""
+    ready, over = threading.Event(), threading.Event()
+
+    def wait():
         ready.set()
         over.wait(10)
 
-    ready, over = threading.Event(), threading.Event()
-    thread = threading.Thread(target=inner, args=(ready, over), name="loader")
+    thread = threading.Thread(target=inner, args=(wait,), name=name)
     thread.start()
     ready.wait(10)
     try:
-        taken = []
-        beat = threading.Thread(target=lambda: taken.append(stacks_text()), name="beat")
-        beat.start()
-        beat.join()
+        yield thread
     finally:
         over.set()
         thread.join()
-    text = taken[0]
+
+
+def by_the_beat():
+    taken = []
+    beat = threading.Thread(target=lambda: taken.append(stacks_text()), name="beat")
+    beat.start()
+    beat.join()
+    return taken[0]
+
+
+def test_the_beats_text_names_threads_and_calls_newest_first():
+    def inner(wait):
+        wait()
+
+    with thread_of(inner, "loader") as thread:
+        text = by_the_beat()
     assert text.startswith(f'Thread {threading.main_thread().native_id}: "MainThread"\n')
     loader = text[text.index(f'Thread {thread.native_id}: "loader"') :].splitlines()
     called = [line.split(" (")[0].rsplit(".", 1)[-1].strip() for line in loader[1:7]]
-    assert called[:3] == ["wait", "wait", "inner"]
+    assert called[:4] == ["wait", "wait", "wait", "inner"]
     assert "(tests/worker_server/test_stacks.py:" in text
     assert '"beat"' not in text
 
 
 def test_a_recursion_without_end_does_not_crowd_out_the_others():
-    def deep(n, ready, over):
-        if n:
-            deep(n - 1, ready, over)
-        else:
-            ready.set()
-            over.wait(10)
+    def deep(wait, n=500):
+        deep(wait, n - 1) if n else wait()
 
-    ready, over = threading.Event(), threading.Event()
-    thread = threading.Thread(target=deep, args=(500, ready, over))
-    thread.start()
-    ready.wait(10)
-    try:
+    with thread_of(deep, "deep"):
         text = stacks_text()
-    finally:
-        over.set()
-        thread.join()
     assert text.count("deep (") < 50
     assert "    ... older calls\n" in text
+
+
+def test_a_thread_that_trains_beside_the_main_one_comes_first(page, monkeypatch):
+    """Ray trains in a thread; the main one waits for what Ray asks of it."""
+
+    def train(wait):
+        page.trains_here()
+        wait()
+
+    monkeypatch.setattr(last_words, "_page", page)
+    with thread_of(train, "TrainingThread") as thread:
+        assert first_in_note(by_the_beat()).number == thread.native_id
+    assert first_in_note(by_the_beat()).number == os.getpid(), "it has ended"
 
 
 def test_frames_of_ours_between_those_of_a_program_are_one_line():
@@ -225,9 +244,9 @@ THREADS = [
 ]  # fmt: skip
 
 
-def look(answer):
+def look(answer, trains=0):
     done = subprocess.CompletedProcess([], 0, json.dumps(answer), "")
-    return Stacks(7, find=lambda: "py-spy", run=lambda *_, **__: done).look()
+    return Stacks(7, find=lambda: "py-spy", run=lambda *_, **__: done).look(trains)
 
 
 def test_a_look_has_the_calls_of_the_main_thread_and_the_text_of_all():
@@ -283,9 +302,18 @@ def test_an_answer_in_another_form_is_no_look(answer):
         look(answer)
 
 
-def test_the_calls_of_a_note_are_those_of_the_main_thread():
+def test_the_thread_of_a_note_is_its_first_the_one_that_trains():
     note = f'{NOTE}    <module> (my (old) train.py:9)\nThread 8: "loader"\n    f (x.py:1)\n'
-    assert calls_in_note(note) == (("main", "train.py", 7), ("<module>", "my (old) train.py", 9))
+    calls = (("main", "train.py", 7), ("<module>", "my (old) train.py", 9))
+    assert first_in_note(note)[1:] == (7, calls)
+    unnumbered = note.replace("Thread 7:", "Thread 0x7f:", 1)
+    assert [first_in_note(text)[1:] for text in (unnumbered, "")] == [(0, calls), (0, ())]
+
+
+@pytest.mark.parametrize(("trains", "function"), [(9, "other"), (0, "main"), (5, "main")])
+def test_the_main_thread_of_a_look_is_the_one_that_trains(trains, function):
+    threads = [torchfts(7, "MainThread", "main"), torchfts(9, "TrainingThread", "other")]
+    assert look(threads, trains).main[0].function == f"Manager.{function}"
 
 
 def test_a_py_spy_that_cannot_even_be_killed_holds_nobody_for_ever():

@@ -342,6 +342,13 @@ def test_where_py_spy_cannot_look_what_the_beat_wrote_since_is_the_sample(page, 
     assert str(bench.box.state().witness.frame) == "A.run (train.py:7)"
 
 
+def test_py_spy_looks_at_the_thread_that_trains_as_the_beat_wrote(page, bench):
+    page.write_note(layout.NOTE_STACKS, 'Thread 9: "TrainingThread"\n    A.run (train.py:7)\n')
+    bench.process.state = "T"
+    bench.box.tick()
+    assert (bench.stacks.trains, bench.process.activity.trains) == (9, "9")
+
+
 def test_a_rank_that_waits_for_others_is_told_as_such(page, bench):
     enter(page, page.group_row("default", 2))
     bench.process.state = "T"

@@ -104,16 +104,17 @@ def _plain(text: str) -> str:
 
 
 def stacks_text() -> str:
-    """Stacks of all threads but the caller's, main thread first, newest call first.
+    """Stacks of all threads but the caller's, newest call first: first of the one that trains.
 
     Written as py-spy writes them: `Thread 42: "MainThread"`, then `    function (file:line)`.
     """
     names = {thread.ident: thread for thread in threading.enumerate()}
-    main = threading.main_thread().ident
+    first = (_page and _page.trains, threading.main_thread().ident)
     calls_by_thread = stacks()
     calls_by_thread.pop(threading.get_ident(), None)
     lines: list[str] = []
-    for ident in sorted(calls_by_thread, key=lambda ident: (ident != main, ident))[:_MAX_THREADS]:
+    order = sorted(calls_by_thread, key=lambda ident: (*(ident != at for at in first), ident))
+    for ident in order[:_MAX_THREADS]:
         thread = names.get(ident)
         if thread is None:
             lines.append(f"Thread {ident:#x}: (not started by Python)")

@@ -34,7 +34,7 @@ from lightkeeper.worker_server.sidecar.stacks import (
     StackSample,
     StandstillWitness,
     Taken,
-    calls_in_note,
+    first_in_note,
     mark_of,
 )
 
@@ -350,19 +350,17 @@ class BlackBox:
 
     def _sample(self, process: wire.Process) -> StackSample | None:
         """By py-spy, else from the beat."""
+        note = self.page.note(layout.NOTE_STACKS, time.monotonic_ns())
+        _, trains, noted = first_in_note(note[0] if note else "")
+        self._process.activity.trains = str(trains or self._process.pid)
         try:
-            look = self._stacks.look()
+            look = self._stacks.look(trains)
         except SilentError:
-            note = self.page.note(layout.NOTE_STACKS, time.monotonic_ns())
-            return (
-                None
-                if note is None
-                else StackSample(calls_in_note(note[0]), time.monotonic() - note[1])
-            )
+            return note and StackSample(noted, time.monotonic() - note[1])
         self._last_stacks = look.taken
         deaf = (process.interpreter_age_s or 0.0) > DEAF_S and not look.owns_gil
         # waiting for the GIL is a futex call, like waiting for a lock
-        thread, number, calls = look.behind or (None, None, look.main)
+        thread, number, calls = look.behind or (None, trains, look.main)
         self.network.awaited = awaited_by(self._process.pid, number)
         self._file = blocked_on(self._process.pid, number)
         syscall = None if deaf else self._process.syscall(number)

@@ -130,8 +130,8 @@ class OomWatch:
 # What the kernel counts of a rank: cores used, cores waited for, bytes moved. Over some seconds.
 #
 # Waiting for a core means a cgroup limit, or a busy host. A rank that uses cores or moves bytes is
-# working, wherever its main thread stands. So is one that waits for a child that does: a loader's
-# worker, a program that it runs.
+# working, wherever its training thread stands. So is one that waits for a child that does: a
+# loader's worker, a program that it runs.
 
 _SPAN_S: Final = 5.0
 _EVERY_S: Final = 1.0
@@ -147,20 +147,19 @@ class Counts(NamedTuple):
     first thread, seconds on a core only."""
     bytes: int | None
     """Read and written by system calls, pipes and files alike."""
-    wakes: int | None = None
-    """Times that the main thread came to a core."""
+    wakes: dict[str, int]
+    """Times that each thread came to a core."""
 
 
 def counts(pid: int) -> Counts:
     """As far as they can be read."""
     threads: dict[str, tuple[float, float]] = {}
-    family, wakes = [*map(str, run_dir.family(pid))], None
+    family, wakes = [*map(str, run_dir.family(pid))], dict[str, int]()
     with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/task") as tasks:
         for task in islice(tasks, _THREADS):
             with contextlib.suppress(OSError, ValueError):  # it is gone, or the kernel has no count
-                ran_s, waited_s, runs = _scheduled(task.path)
+                ran_s, waited_s, wakes[task.name] = _scheduled(task.path)
                 threads[task.name] = ran_s, waited_s
-                wakes = runs if task.name == str(pid) else wakes
     for child in family[1:]:
         with contextlib.suppress(OSError, ValueError):
             threads[child] = _scheduled(f"/proc/{child}")[0], 0.0
@@ -191,6 +190,8 @@ class Activity:
         self._clock = clock
         self._count = count
         self._taken: deque[tuple[float, Counts]] = deque()
+        self.trains = str(pid)
+        """The thread that trains, whose waking counts."""
 
     def rates(self) -> dict[str, Any]:
         """`cores`, `starved`, `bytes_s`, `wakes_s` of `wire.Process`; empty: not known (yet)."""
@@ -213,7 +214,7 @@ class Activity:
             "cores": round(max(0.0, sum(ran_s for ran_s, _ in used) / span_s), 3),
             "starved": round(min(1.0, max(0.0, *waits)), 3) if waits else 0.0,
             "bytes_s": _rate(before.bytes, now.bytes, span_s),
-            "wakes_s": _rate(before.wakes, now.wakes, span_s),
+            "wakes_s": _rate(before.wakes.get(self.trains), now.wakes.get(self.trains), span_s),
         }
 
 
@@ -255,7 +256,7 @@ class PidfdProcess:
         self._fd = pidfd if pidfd is not None and held else _open(pid, start_ticks)
         self._status: int | None = None
         self._sent: list[str] = []
-        self._activity = Activity(pid, clock)
+        self.activity = Activity(pid, clock)
         self._handles_sigterm: bool | None = None
 
     @property
@@ -321,7 +322,7 @@ class PidfdProcess:
             interpreter_age_s=interpreter_age_s,
             tracer=_tracer(status),
             handles_sigterm=self._handles_sigterm,
-            **self._activity.rates(),
+            **self.activity.rates(),
         )
 
     def tracer_of_a_thread(self) -> wire.Tracer | None:

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -244,8 +245,8 @@ class Stacks:
             taken = self._last[native] = Taken(text, self._clock())
             return taken
 
-    def look(self) -> ProcessLook:
-        """All threads without stopping them, with full paths.
+    def look(self, trains: int = 0) -> ProcessLook:
+        """All threads without stopping them, with full paths; the main one is the one that trains.
 
         Raises:
             SilentError: as `take`, or py-spy's answer cannot be parsed.
@@ -253,7 +254,7 @@ class Stacks:
         with self._alone():
             answer = self._run("--json", pause=False, native=False)
         try:
-            return _look_of(json.loads(answer), self._pid, self._clock())
+            return _look_of(json.loads(answer), (trains, self._pid), self._clock())
         except (ValueError, LookupError, TypeError, StopIteration) as exc:
             raise SilentError("py-spy's JSON is not understood") from exc
 
@@ -313,7 +314,7 @@ class Stacks:
         raise SilentError(f"py-spy does not start: {done}")
 
 
-def _look_of(threads: list[dict[str, Any]], pid: int, now_s: float) -> ProcessLook:
+def _look_of(threads: list[dict[str, Any]], mains: Sequence[int], now_s: float) -> ProcessLook:
     lines, looks = [], []
     for thread in threads:
         calls = tuple(Call(c["name"], c["filename"], int(c["line"])) for c in thread["frames"])
@@ -321,7 +322,7 @@ def _look_of(threads: list[dict[str, Any]], pid: int, now_s: float) -> ProcessLo
         state = f"{'active' if thread['active'] else 'idle'}{'+gil' if thread['owns_gil'] else ''}"
         lines.append(f'Thread {thread["os_thread_id"]} ({state}): "{thread["thread_name"]}"')
         lines += [f"    {c['name']} ({c['short_filename']}:{c['line']})" for c in thread["frames"]]
-    main = next((t for t in threads if t["os_thread_id"] == pid), None)
+    main = next((t for n in mains for t in threads if t["os_thread_id"] == n), None)
     if main is None:
         main = next(t for t in threads if t["thread_name"] == "MainThread")
     calls = looks[threads.index(main)].calls
@@ -360,15 +361,13 @@ def _runs(calls: Iterable[Call], method: str) -> bool:
     return any(name.rpartition(".")[2] == method for name in names)
 
 
-def calls_in_note(text: str) -> tuple[Call, ...]:
-    """Calls of the first thread in a text from the rank's beat: the main thread's."""
-    calls: list[Call] = []
-    for line in text.splitlines()[1:]:
-        at = _CALL.match(line)
-        if at is None:
-            break
-        calls.append(Call(at[1], at[2], int(at[3])))
-    return tuple(calls)
+def first_in_note(text: str) -> ThreadLook:
+    """The first thread in a text from the rank's beat: the one that trains. Number 0: not given."""
+    head, *lines = text.splitlines() or ("",)
+    number = re.match(r"\w+ (\d{1,9}):", head)
+    calls = (_CALL.match(line) for line in lines)
+    own = (Call(at[1], at[2], int(at[3])) for at in takewhile(bool, calls) if at)
+    return ThreadLook("", int(number[1]) if number else 0, tuple(own))
 
 
 # Where a rank without progress stands: sample after sample, until it moves.

@@ -124,7 +124,8 @@ class PageWriter:
         self._times = [[0] * layout.TIMES[0].values for _ in layout.TIMES]
         self.heals = 0
         """Checkpoints loaded from other groups so far, each part counted."""
-        self._trains = threading.main_thread().ident
+        self.trains = threading.main_thread().ident
+        """Ident of the thread that trains."""
         self.training_thread = os.getpid()  # the main thread's; stale in `threading` after a fork
         """Native id of the thread that trains."""
         self._waits_stamp = 0
@@ -576,8 +577,8 @@ class PageWriter:
     def trains_here(self) -> None:
         """From now on this is the training thread; until then the main thread is."""
         with self._lock:
-            if self._trains != get_ident():
-                self._trains = get_ident()
+            if self.trains != get_ident():
+                self.trains = get_ident()
                 self.training_thread = get_native_id()
                 self._waits.clear()
 
@@ -588,7 +589,7 @@ class PageWriter:
 
     def begin_wait(self, kind: int) -> None:
         """Report that the training thread waits for others; nested waits count once."""
-        if self._trains != get_ident() and not serves_training():
+        if self.trains != get_ident() and not serves_training():
             return
         with self._lock:
             now = monotonic_ns()
@@ -602,7 +603,7 @@ class PageWriter:
 
     def end_wait(self, kind: int) -> None:
         """End the waits of this kind and those within: an interrupt may have left one."""
-        if not self._waits or (self._trains != get_ident() and not serves_training()):
+        if not self._waits or (self.trains != get_ident() and not serves_training()):
             return
         with self._lock:
             if kind not in self._waits:
