@@ -21,6 +21,8 @@ from experiments.harness import FleetError, children, descendants, prepare
 from lightkeeper.trainer import faults
 from lightkeeper.trainer.demo import MonitorClient, free_port
 from lightkeeper.trainer.supervisor import die_with_parent
+from tests.monitor.lighthouses import installations, lighthouse_program
+from tests.nursery import Child, Nursery
 
 _GRACE_S: Final = 20.0
 _SPARES: Final = 3
@@ -46,10 +48,7 @@ class Shape(NamedTuple):
     """In each group."""
 
 
-SHAPES: Final[Mapping[str, Shape]] = {
-    "3x1": Shape(3, 1),
-    "2x2": Shape(2, 2),
-}
+SHAPES: Final[Mapping[str, Shape]] = {"3x1": Shape(3, 1), "2x2": Shape(2, 2)}
 JOIN_TIMEOUT_MS: Final[Mapping[str, int]] = {"default": 60_000, "amd": 100_000}
 """Of the Lighthouse: TorchFT's own, and that of AMD's deployment (facts/torchft.md)."""
 
@@ -106,7 +105,9 @@ class Fleet:
     monitor_port: int = field(default_factory=free_port)
     gate_port: int = field(default_factory=free_port)
     gate_admin_port: int = field(default_factory=free_port)
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    processes: dict[str, subprocess.Popen[bytes] | Child] = field(default_factory=dict)
+    nursery: Nursery | None = None
+    """Forks the zygote; None: it imports torch itself."""
 
     @property
     def groups(self) -> int:
@@ -192,10 +193,11 @@ class Fleet:
 
     def start_lighthouse(self) -> None:
         """Start it, or start it again on the same port; the gate before it starts once."""
+        (library, *_) = installations().values()
         self._spawn(
             "lighthouse",
             [
-                str(Path(sys.executable).with_name("torchft_lighthouse")),
+                *lighthouse_program(library, self.folder / "lighthouse.py"),
                 "--bind", f"[::]:{self.lighthouse_port}",
                 "--min_replicas", str(self.min_replicas),
                 *self.lighthouse_options(),
@@ -271,7 +273,11 @@ class Fleet:
             "RUST_LOG": self.rust_log,
             "PYTHONUNBUFFERED": "1",
         }
-        with (self.folder / "logs" / f"{name}.log").open("ab") as log:
+        path = self.folder / "logs" / f"{name}.log"
+        if name == "zygote" and self.nursery is not None:
+            self.processes[name] = self.nursery.start(command[1:], environment, out=path, err=path)
+            return
+        with path.open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

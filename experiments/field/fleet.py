@@ -153,8 +153,7 @@ class Fleet:
 
     def _start_lighthouse(self, name: str, port: int) -> None:
         self._spawn(
-            name,
-            [_program("torchft_lighthouse"), "--bind", f"[::]:{port}", "--min_replicas", "1"],
+            name, [_program("torchft_lighthouse"), "--bind", f"[::]:{port}", "--min_replicas", "1"]
         )
 
     def start_group(self, group: str) -> None:

@@ -48,6 +48,7 @@ class Bench:
 
     fleet: KillFleet
     calm_s: float = CALM_S
+    look_s: float = LOOK_S
     whole: bool = False
     """Whether it was so at the last look."""
     steps: StepLog = field(init=False)
@@ -125,7 +126,7 @@ class Bench:
             if time.time() - struck_s > limit_s:
                 problem = why
                 break
-            time.sleep(LOOK_S)
+            time.sleep(self.look_s)
         row = self._row(name, struck_s, back_s, [pids, self.roles.find()])
         if problem is not None:
             say("\n".join(self._stands()))

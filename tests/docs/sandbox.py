@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import zipfile
 from collections.abc import Callable
@@ -23,6 +24,7 @@ import requests
 from tests.docs.pages import ROOT, Page
 from tests.monitor.offline.jobs import Recorded, Slow, write_csv, write_parquet
 from tests.monitor.process import environment
+from tests.nursery import Child, nursery
 from tests.ports import free_port
 from tests.waiting import wait_for
 
@@ -46,12 +48,25 @@ for step in itertools.count(1):
             time.sleep(0.05)
     reporter.end_step(step, loss=2.5, tokens=64)
 """
-STUBS = {"torchrun": 'echo "torchrun $*"'}
-"""In place of programs that would train for hours."""
+LIGHTKEEPER = """
+mkfifo "$HOME/asked.$$.status"
+{ printf '%s\\0' "$PWD" "$@"; printf '\\0'; env -0; } > "$HOME/asked.$$"
+echo "$$" > "$HOME/asks"
+read -r status < "$HOME/asked.$$.status"
+exit "$status"
+"""
+"""The command is a fork of the nursery: fifty of them import no two seconds of Python each."""
+STUBS = {"torchrun": 'echo "torchrun $*"', "lightkeeper": LIGHTKEEPER}
+"""In place of programs that would train for hours, or import for seconds."""
 
 
 VENV = str(Path(sys.executable).parent)
 """Where `lightkeeper` is."""
+
+
+def variables_of(text: str) -> dict[str, str]:
+    """What `env -0` prints."""
+    return dict(row.split("=", 1) for row in text.split("\0") if row)
 
 
 class Sandbox:
@@ -62,7 +77,7 @@ class Sandbox:
         self.hang = folder / "hang"
         self.port, self.host_port = free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[subprocess.Popen[bytes] | Child] = []
         self._files()
         programs = (str(folder / "bin"), VENV, os.environ["PATH"])
         self.env = environment(
@@ -87,8 +102,10 @@ class Sandbox:
         (self.home / "bin").mkdir()
         for name, does in STUBS.items():
             program = self.home / "bin" / name
-            program.write_text(f"#!/bin/sh\n{does}\n")
+            program.write_text(f"#!/bin/bash\n{does}\n")
             program.chmod(0o755)
+        os.mkfifo(self.home / "asks")
+        threading.Thread(target=self._answer, daemon=True).start()
         (self.home / "dumps").mkdir()
         with zipfile.ZipFile(ROOT / "tests/corpus/gloo/captures.zip") as captures:
             (self.home / "dumps/job.zip").write_bytes(captures.read("dtype/ring.zip"))
@@ -99,6 +116,20 @@ class Sandbox:
         (self.home / "rank.py").write_text(textwrap.dedent(RANK))
         (self.home / "train.py").write_text("")  # one that trains stands in tests/examples
 
+    def _answer(self) -> None:
+        """Be `lightkeeper`, one call after another."""
+        while True:
+            for pid in (self.home / "asks").read_text().split():
+                file = self.home / f"asked.{pid}"
+                words, _, variables = file.read_text().partition("\0\0")
+                cwd, *given = words.split("\0")
+                streams = [Path(f"/proc/{pid}/fd/{number}") for number in (1, 2)]
+                command = nursery("monitor").start(
+                    ["-m", "lightkeeper", *given], variables_of(variables), cwd=Path(cwd),
+                    out=streams[0], err=streams[1],
+                )  # fmt: skip
+                file.with_suffix(f".{pid}.status").write_text(f"{command.wait(120)}\n")
+
     def _start(self) -> None:
         def start(*words: str) -> None:
             with (self.home / "log").open("ab") as log:
@@ -106,9 +137,11 @@ class Sandbox:
                     subprocess.Popen(words, env=self.env, cwd=self.home, stdout=log, stderr=log)
                 )
 
-        start("lightkeeper", "monitor", "--observe", "--bind", f"127.0.0.1:{self.port}",
-              "--store", str(self.home / "monitor.db"), "--tick", "0.5",
-              "--policy", str(self.home / "policy.toml"))  # fmt: skip
+        words = ("--store", self.home / "monitor.db", "--policy", self.home / "policy.toml")
+        self._processes.append(nursery("monitor").start(
+            ["-m", "lightkeeper", "monitor", "--observe", "--bind", f"127.0.0.1:{self.port}",
+             "--tick", "0.5", *words], self.env, cwd=self.home, err=self.home / "log",
+        ))  # fmt: skip
         self._until(
             lambda: requests.get(f"{self.url}/readyz", timeout=5).ok, "the monitor is ready"
         )

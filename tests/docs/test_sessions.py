@@ -16,9 +16,10 @@ import pytest
 
 from tests.docs import shell
 from tests.docs.pages import ROOT, manual, readmes
-from tests.docs.sandbox import VENV, Sandbox, said
+from tests.docs.sandbox import Sandbox, said, variables_of
 from tests.docs.test_commands import kind, typed
 from tests.monitor.process import environment
+from tests.nursery import nursery
 from tests.ports import free_port
 from tests.waiting import wait_for
 
@@ -134,6 +135,8 @@ def test_every_line_that_can_be_typed_here_works_as_it_is_printed(sandbox: Sandb
 
 # -- monitors -------------------------------------------------------------------------------------
 
+TELLS = r"""lightkeeper() { env -0; printf '\0'; printf '%s\0' "$@"; }"""
+"""What a shell makes of a line: the variables and the words of the monitor."""
 AWAY = {"postgresql://": "a database", "kubernetes": "a cluster", "slurm": "Slurm"}
 
 
@@ -161,12 +164,18 @@ def test_every_monitor_that_is_printed_starts(tmp_path: Path) -> None:
         (home / "secret").write_text("a secret")
         (home / "secret").chmod(0o600)
         (home / "policy.toml").write_text("")
-        words = f"exec {line} --bind 127.0.0.1:{free_port()}"
-        env = environment(HOME=str(home), PATH=f"{VENV}:{os.environ['PATH']}")
-        with (home / "log").open("w") as log:
-            process = subprocess.Popen(
-                ["bash", "-c", words], env=env, cwd=home, stdout=log, stderr=log
-            )
+        words = f"{line} --bind 127.0.0.1:{free_port()}"
+        env = environment(HOME=str(home), PATH=os.environ["PATH"])
+        typed = subprocess.run(
+            ["bash", "-c", f"{TELLS}\n{words}"], env=env, cwd=home, capture_output=True, text=True,
+            check=True,
+        )  # fmt: skip
+        variables, _, given = typed.stdout.partition("\0\0")
+        process = nursery("monitor").start(
+            ["-m", "lightkeeper.monitor.cli", *given.split("\0")[:-1]],
+            variables_of(variables), cwd=home,
+            out=home / "log", err=home / "log",
+        )  # fmt: skip
         started.append((home, words, process))
     try:
         for home, words, process in started:

@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 
 from tests.incidents import fired
 from tests.monitor.process import Monitor, environment
+from tests.nursery import Child, nursery
 from tests.ports import free_port
 from tests.waiting import wait_for
 from tests.worker_server.ranks import Rank
@@ -90,6 +91,37 @@ def started(
         )
 
 
+@dataclass
+class Forked:
+    """Ranks of a script, which share one import of torch; rank N prints into NAME.out.N."""
+
+    ranks: list[Child]
+
+    @classmethod
+    def started(
+        cls, folder: Path, command: list[str], *, name: str, ranks: int = RANKS, **environ: str
+    ) -> Forked:
+        """As `started`, where the command is the script and its arguments."""
+        meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        given = ours(folder / "run", WORLD_SIZE=str(ranks), **meet, **environ)
+        made = [
+            nursery("torch").start(
+                command, {**given, "RANK": str(number), "LOCAL_RANK": str(number)},
+                out=(out := folder / f"{name}.out.{number}"), err=out, cwd=folder,
+            )
+            for number in range(ranks)
+        ]  # fmt: skip
+        return cls(made)
+
+    def wait(self, timeout: float) -> int:
+        """As torchrun's: whether one failed."""
+        return int({rank.wait(timeout) for rank in self.ranks} != {0})
+
+    def terminate(self) -> None:
+        for rank in self.ranks:
+            rank.kill()
+
+
 def asked(rank: Rank, path: str) -> dict[str, Any]:
     """An answer of a rank's WorkerServer."""
     status, text = rank.ask(path)
@@ -111,7 +143,11 @@ def named(monitor: Monitor) -> dict[str, Any] | None:
 
 @contextmanager
 def hung_and_healed(
-    folder: Path, command: list[str], file: Path, **environ: str
+    folder: Path,
+    command: list[str],
+    file: Path,
+    start: Callable[..., subprocess.Popen[bytes] | Forked] = started,
+    **environ: str,
 ) -> Iterator[Session]:
     """Run the command with `file` not coming at first; all that was seen of its ranks."""
     pipe, run_dir, text = folder / "pipe", folder / "run", file.read_bytes()
@@ -126,7 +162,7 @@ def hung_and_healed(
     try:
         monitor.ready()
         given = {"LIGHTKEEPER_ATTACH": "1", "LIGHTKEEPER_MONITOR": monitor.url, **environ}
-        job = started(folder, command, name="torchrun", **given)
+        job = start(folder, command, name="attached", **given)
         incident = wait_for(lambda: named(monitor), within_s=400, what="a rank is named")
         listed = monitor.get("/v1/ranks")["ranks"]
         listed.sort(key=lambda row: row["rank"])

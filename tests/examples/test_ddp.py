@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,17 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.examples.hanging import (
-    RANKS,
-    Session,
-    asked,
-    by_torchrun,
-    dead,
-    hung_and_healed,
-    ours,
-)
+from tests.examples.hanging import RANKS, Forked, Session, asked, dead, hung_and_healed
 from tests.examples.scripts import Example, same_weights, text_name, texts
-from tests.ports import free_port
 from tests.waiting import wait_for
 from tests.worker_server.ranks import Rank
 
@@ -43,14 +31,15 @@ def folder(tmp_path_factory) -> Path:
     return made
 
 
-# -- the ranks of torchrun, attached by a variable; one of them hangs ------------------------------
+# -- ranks as of torchrun (see tests/lightkeeper), attached by a variable; one of them hangs ------
 
 
 @pytest.fixture(scope="module")
 def session(folder: Path) -> Iterator[Session]:
-    arguments = ["--data", str(folder / "texts"), "--save", str(folder / "torchrun.pt")]
+    words = [str(DDP.script), "--data", str(folder / "texts")]
+    words += ["--save", str(folder / "attached.pt")]
     file = folder / "texts" / text_name(HUNG_FILE)
-    with hung_and_healed(folder, by_torchrun(DDP.script, arguments), file) as seen:
+    with hung_and_healed(folder, words, file, start=Forked.started) as seen:
         yield seen
 
 
@@ -87,7 +76,7 @@ def test_the_stacks_show_the_victim_in_backward_and_the_culprit_at_its_file(sess
     assert "main (train.py" in victim
 
 
-def test_when_the_file_comes_the_job_goes_on_to_its_end_and_torchrun_says_zero(session) -> None:
+def test_when_the_file_comes_the_job_goes_on_to_its_end(session) -> None:
     assert session.status == 0
     assert [state["step"]["commits"] for state in session.after] == [STEPS] * RANKS
     assert session.ended == ["Exited with code 0."] * RANKS
@@ -96,54 +85,22 @@ def test_when_the_file_comes_the_job_goes_on_to_its_end_and_torchrun_says_zero(s
 # -- the README's two lines, and what the script is without them -----------------------------------
 
 
-class Forks:
-    """Ranks of one script after the other, from one process that has imported torch."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.examples.fork_ranks", str(RANKS)],
-            env=ours(folder / "forked"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def run(self, name: str, script: Path, data: Path, **environ: str) -> list[tuple[int, int]]:
-        """Pid and exit status of each rank."""
-        job = {
-            "script": str(script),
-            "arguments": ["--data", str(data), "--save", str(self._folder / f"{name}.pt")],
-            "environ": {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **environ},
-            "out": str(self._folder / f"{name}.out"),
-        }
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(job) + "\n")
-        self._process.stdin.flush()
-        return [(pid, status) for pid, status in json.loads(self._process.stdout.readline())]
-
-    def end(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(30)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+def forked(folder: Path, name: str, script: Path, data: Path) -> list[tuple[int, int]]:
+    """Pid and exit status of each rank."""
+    words = [str(script), "--data", str(data), "--save", str(folder / f"{name}.pt")]
+    job = Forked.started(folder, words, name=name)
+    return [(rank.pid, rank.wait(90)) for rank in job.ranks]
 
 
 @pytest.fixture(scope="module")
-def forks(folder) -> Iterator[Forks]:
-    made = Forks(folder)
-    yield made
-    made.end()
-
-
-@pytest.fixture(scope="module")
-def plain(session, forks, folder) -> list[tuple[int, int]]:
+def plain(session, folder) -> list[tuple[int, int]]:
     """The script alone; the session's files are whole by then."""
-    return forks.run("plain", DDP.script, folder / "texts")
+    return forked(folder, "plain", DDP.script, folder / "texts")
 
 
 @pytest.fixture(scope="module")
-def two_lines(session, forks, folder) -> list[tuple[int, int]]:
-    return forks.run("two_lines", DDP.patched(folder), folder / "texts")
+def two_lines(session, folder) -> list[tuple[int, int]]:
+    return forked(folder, "two_lines", DDP.patched(folder), folder / "texts")
 
 
 def test_the_readmes_diff_is_two_lines() -> None:
@@ -153,7 +110,7 @@ def test_the_readmes_diff_is_two_lines() -> None:
 def test_two_lines_attach_both_ranks_and_count_every_step(two_lines, folder) -> None:
     assert [status for _, status in two_lines] == [0, 0]
     for number, (pid, _) in enumerate(two_lines):
-        rank = Rank(pid, folder / "forked")
+        rank = Rank(pid, folder / "run")
         state = rank.state()
         assert (state.identity.group_rank, state.identity.world_size) == (number, RANKS)
         assert state.step is not None
@@ -161,25 +118,25 @@ def test_two_lines_attach_both_ranks_and_count_every_step(two_lines, folder) -> 
         rank.end()
 
 
-@pytest.mark.parametrize("way", ["torchrun", "two_lines"])
+@pytest.mark.parametrize("way", ["attached", "two_lines"])
 def test_what_is_printed_and_learned_is_the_same_to_the_last_bit(
     way, plain, two_lines, folder
 ) -> None:
     assert [status for _, status in plain] == [0, 0]
-    out = "torchrun.out" if way == "torchrun" else f"{way}.out.0"
-    assert (folder / out).read_text() == (folder / "plain.out.0").read_text() != ""
+    printed = [(folder / f"{name}.out.0").read_text() for name in (way, "plain")]
+    assert printed[0] == printed[1] != ""
     assert same_weights(folder / "plain.pt", folder / f"{way}.pt")
 
 
-def test_a_script_that_fails_fails_as_it_does_alone(forks, folder, two_lines) -> None:
+def test_a_script_that_fails_fails_as_it_does_alone(folder, two_lines) -> None:
     missing = folder / "nowhere"
     patched = folder / "patched" / "train.py"
-    ends = [forks.run(f"failing{n}", s, missing) for n, s in enumerate((DDP.script, patched))]
+    ends = [forked(folder, f"failing{n}", s, missing) for n, s in enumerate((DDP.script, patched))]
     assert [[status for _, status in end] for end in ends] == [[1, 1], [1, 1]]
     alone, attached = ((folder / f"failing{n}.out.0").read_text() for n in range(2))
     assert alone.splitlines()[-1] == attached.splitlines()[-1]
     for pid, _ in ends[1]:
-        rank = Rank(pid, folder / "forked")
+        rank = Rank(pid, folder / "run")
         wait_for(lambda of=rank: dead(of), within_s=20, what="it is dead")
         assert "FileNotFoundError" in asked(rank, "/v1/last_words")["exception"]["text"]
         rank.end()

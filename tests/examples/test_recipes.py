@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 
-from tests.examples.hanging import Session, hung_and_healed
+from tests.examples.hanging import Forked, Session, hung_and_healed
 from tests.examples.scripts import Example, text_name, texts
 from tests.ports import free_port
 
@@ -19,22 +20,17 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 FILES = 32
 
 
-def session_of(folder: Path, command: list[str], hung: int) -> Session:
+def session_of(folder: Path, command: list[str], hung: int, **how: Any) -> Session:
     """All that was seen of the job while this file of its data did not come at first."""
-    file = folder / "texts" / text_name(hung)
-    with hung_and_healed(folder, command=[sys.executable, "-m", *command], file=file) as seen:
+    with hung_and_healed(folder, command, folder / "texts" / text_name(hung), **how) as seen:
         return seen
 
 
-def forked(folder: Path, name: str, ranks: int, *options: str) -> list[str]:
-    """The command for ranks of an example that share one import of torch, as under torchrun."""
-    job = {
-        "script": str(Example(name).script),
-        "arguments": ["--data", str(texts(folder / "texts", FILES)), *options],
-        "environ": {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())},
-        "out": str(folder / "forked"),
-    }
-    return ["tests.examples.fork_ranks", str(ranks), json.dumps(job)]
+def forked(folder: Path, name: str, hung: int, *options: str) -> Session:
+    """That of four ranks of an example, as under torchrun."""
+    script, data = str(Example(name).script), str(texts(folder / "texts", FILES))
+    start = partial(Forked.started, ranks=4)
+    return session_of(folder, [script, "--data", data, *options], hung, start=start)
 
 
 def assert_named_alone(seen: Session, culprit: int, ranks: int, steps: int) -> None:
@@ -52,16 +48,17 @@ def test_ranks_that_a_script_spawns_attach_when_they_meet(tmp_path) -> None:
     """Under `lightkeeper run`, although the rank is only an argument of `init_process_group`."""
     data, meet = texts(tmp_path / "texts", FILES), f"tcp://127.0.0.1:{free_port()}"
     script = [sys.executable, str(Example("spawn").script), "--data", str(data), "--meet", meet]
-    seen = session_of(tmp_path, ["lightkeeper", "run", "--", *script], hung=11)
+    run = [sys.executable, "-m", "lightkeeper", "run", "--", *script]
+    seen = session_of(tmp_path, run, hung=11)
     assert_named_alone(seen, culprit=1, ranks=2, steps=FILES // 2)
 
 
 def test_a_rank_that_hangs_in_a_mesh_of_replicas_and_shards_is_named(tmp_path) -> None:
-    seen = session_of(tmp_path, forked(tmp_path, "fsdp2", 4, "--replicas", "2"), hung=22)
+    seen = forked(tmp_path, "fsdp2", 22, "--replicas", "2")
     assert_named_alone(seen, culprit=2, ranks=4, steps=FILES // 4)
 
 
 def test_a_rank_that_hangs_before_tensor_and_pipeline_groups_is_named(tmp_path) -> None:
     """Its tensor group waits in a broadcast, the next stage for a receive."""
-    seen = session_of(tmp_path, forked(tmp_path, "groups3d", 4), hung=10)
+    seen = forked(tmp_path, "groups3d", 10)
     assert_named_alone(seen, culprit=0, ranks=4, steps=FILES)

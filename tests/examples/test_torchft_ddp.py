@@ -1,7 +1,8 @@
 """examples/torchft_ddp: two groups of TorchFT's own DDP; one hangs, is killed, comes back, heals.
 
-LIGHTKEEPER_TORCHFT_DDP=1 pytest -m integration <this file>: three torchruns. Both groups are held
-where the test wants them by files of their data that do not come at first, see `hanging`.
+Each is a rank with the store that torchrun has for it; LIGHTKEEPER_TORCHFT_DDP=1 runs a second
+order. Both groups are held where the test wants them by files of their data that do not come at
+first, see `hanging`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from tests.examples.hanging import asked, dead, named, ours
 from tests.examples.scripts import Example, same_weights, text_name, texts
 from tests.monitor.lighthouses import installations, lighthouse_process
 from tests.monitor.process import Monitor
+from tests.nursery import Child, nursery
 from tests.ports import free_port
 from tests.waiting import wait_for
 from tests.worker_server.ranks import Rank
@@ -37,6 +37,16 @@ HANGS, WAITS, STEPS = 10, 20, 40
 """Batches after which group 1 hangs, and group 0 waits for it to be back; steps of the run."""
 
 
+WITH_A_STORE = """
+import os, runpy, sys
+import torch.distributed as dist
+port = int(os.environ["MASTER_PORT"])
+store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 @dataclass
 class Story:
     """What was seen."""
@@ -47,7 +57,7 @@ class Story:
     """Of group 0, when group 1 was gone and it had trained on."""
     record: dict[str, Any] = field(default_factory=dict)
     statuses: list[int] = field(default_factory=list)
-    """Of group 1's first torchrun, group 0's, and group 1's second."""
+    """Of group 1's first life, group 0's, and group 1's second."""
     groups: list[list[int]] = field(default_factory=list)
     """Of group 0 and of group 1's second life: how many groups each step had."""
     after: list[dict[str, Any]] = field(default_factory=list)
@@ -62,26 +72,24 @@ class Job:
         self.folder, self.monitor = folder, monitor
         self._order, self._mend = order, mend
         self._lighthouse = lighthouse
-        self.torchruns: list[subprocess.Popen[bytes]] = []
+        self.lives: list[Child] = []
         self.ranks: list[Rank] = []
 
-    def start(self, group: int, name: str) -> subprocess.Popen[bytes]:
+    def start(self, group: int, name: str) -> Child:
         environ = ours(
             self.folder / "run", LIGHTKEEPER_ATTACH="1", LIGHTKEEPER_MONITOR=self.monitor.url,
             TORCHFT_LIGHTHOUSE=self._lighthouse, REPLICA_GROUP_ID=f"{group}", RUST_LOG="error",
-            LIGHTKEEPER_MEND_TORCHFT=self._mend,
+            LIGHTKEEPER_MEND_TORCHFT=self._mend, RANK="0", WORLD_SIZE="1", LOCAL_RANK="0",
+            MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()),
         )  # fmt: skip
         given = ["--data", str(self.folder / "texts"), "--steps", str(STEPS)]
         given += ["--quorum-first"] if self._order == "after" else []
-        with (self.folder / f"{name}.out").open("w") as out:
-            started = subprocess.Popen(
-                [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1",
-                 "--master-port", str(free_port()), str(TORCHFT_DDP.script), *given,
-                 "--save", str(self.folder / f"{name}.pt")],
-                env=environ, cwd=self.folder, stdout=out, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
-        self.torchruns.append(started)
-        return started
+        words = ["-c", WITH_A_STORE, TORCHFT_DDP.script, *given, "--save"]
+        self.lives.append(nursery("torch").start(
+            [*words, self.folder / f"{name}.pt"], environ, out=self.folder / f"{name}.out",
+            cwd=self.folder,
+        ))  # fmt: skip
+        return self.lives[-1]
 
     def rank(self, name: str, what: str, ready: Callable[[dict[str, Any]], bool]) -> Rank:
         """The rank of this name once its step state is as wanted."""
@@ -104,10 +112,10 @@ class Job:
         return [int(line.rpartition(" ")[2]) for line in lines]
 
     def end(self) -> None:
-        for process in self.torchruns:
-            process.terminate()
-        for process in self.torchruns:
-            process.wait(30)
+        for life in self.lives:
+            life.kill()
+        for life in self.lives:
+            life.wait(30)
         for rank in self.ranks:
             rank.end()
 
@@ -205,8 +213,8 @@ def story(folder, order) -> Iterator[Story]:
         yield _play(*pieces)
 
 
-def _hang_and_kill(story: Story, job: Job, begins: tuple[Held, ...]) -> subprocess.Popen[bytes]:
-    """The torchrun of the group that is left."""
+def _hang_and_kill(story: Story, job: Job, begins: tuple[Held, ...]) -> Child:
+    """The group that is left."""
     first, second = job.start(0, "zero"), job.start(1, "one")
     let_come(*begins)
     hung = job.rank("1.0", "hangs", lambda step: step.get("commits", 0) >= HANGS - 1)

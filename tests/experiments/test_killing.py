@@ -24,7 +24,8 @@ heartbeat is too old, and as much again."""
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     fleet = ForkedFleet.made(tmp_path_factory.mktemp("killing") / "fleet", gate=True)
-    bench = Bench(fleet, calm_s=3.0)
+    fleet.trainer_options = (*fleet.trainer_options, "--step-time", "0.4")
+    bench = Bench(fleet, calm_s=3.0, look_s=0.3)
     try:
         fleet.start()
         bench.until_whole(120)

@@ -19,6 +19,7 @@ from typing import Any
 
 import requests
 
+from tests.nursery import Child, nursery, opened_here
 from tests.waiting import wait_for
 
 
@@ -75,14 +76,9 @@ class Lighthouse:
         root = Path(__file__).parents[2]
         self._process = subprocess.Popen(
             [sys.executable, "-c", _LIGHTHOUSE, json.dumps(self._options)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={
-                **os.environ,
-                "RUST_LOG": "error",
-                "PYTHONPATH": _path(root),
-            },
-        )
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env={**os.environ, "RUST_LOG": "error", "PYTHONPATH": _path(root)},
+        )  # fmt: skip
         wait_for(self._answers, within_s=60, what="the Lighthouse answers")
 
     def _answers(self) -> bool:
@@ -232,10 +228,13 @@ class Gate:
         """Start it, beside the one that runs if there is one."""
         root = Path(__file__).parents[2]
         kept = {k: v for k, v in os.environ.items() if not (v and k.startswith("LIGHTKEEPER"))}
-        self.process = subprocess.Popen(
-            [*self._limits, sys.executable, "-m", "lightkeeper.monitor.cli", "gate", *self._words],
-            env={**kept, "PYTHONPATH": _path(root), **self._token},
-        )
+        words = ["-m", "lightkeeper.monitor.cli", "gate", *self._words]
+        env = {**kept, "PYTHONPATH": _path(root), **self._token}
+        self.process: subprocess.Popen[bytes] | Child
+        if self._limits:
+            self.process = subprocess.Popen([*self._limits, sys.executable, *words], env=env)
+        else:
+            self.process = nursery("monitor").start(words, env, err=opened_here(2))
         try:
             wait_for(self._answers, within_s=90, what="the gate answers")
         except BaseException:
@@ -250,7 +249,7 @@ class Gate:
             return f"pid {self.process.pid}\n" in health.text
         return False
 
-    def follow(self) -> subprocess.Popen[bytes]:
+    def follow(self) -> subprocess.Popen[bytes] | Child:
         """Start another one beside it, which takes over; returns the old one."""
         old = self.process
         self.start()

@@ -15,6 +15,7 @@ import pytest
 import requests
 
 from tests.gate.groups import Gate, Group, Lighthouse, all_commit_more, running, torchft
+from tests.nursery import Child
 from tests.ports import free_port
 from tests.waiting import wait_for
 
@@ -49,7 +50,7 @@ def nothing_lost(groups: list[Group], *, longest_s: float) -> None:
     assert numbers[0] == numbers[1]
 
 
-def ended(old: subprocess.Popen[bytes], within_s: float = 30) -> None:
+def ended(old: subprocess.Popen[bytes] | Child, within_s: float = 30) -> None:
     wait_for(lambda: old.poll() is not None, within_s=within_s, what="the old one has left")
     assert old.returncode == 0
 

@@ -1,7 +1,7 @@
 """Three replica groups of one rank under a real Lighthouse, of which one can be told to lag.
 
 `python -m tests.integration.lagging_groups FOLDER MONITOR`: prints the Lighthouse's address and the
-pid of its process as JSON, then trains until its standard input ends. While FOLDER/GROUP.errs
+pid of its process as JSON, then trains until it is ended. While FOLDER/GROUP.errs
 exists, every second attempt of that group meets an error of its own.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from datetime import timedelta
@@ -56,12 +57,9 @@ def main(folder: Path, monitor: str) -> None:
     silence()
     pid, address = lighthouse(join_timeout_ms=2000, heartbeat_timeout_ms=5000)
     print(json.dumps({"address": address, "pid": pid}), flush=True)
-    pids = [pid]
-    pids += [child(rank, folder, name, address, monitor) for name in GROUPS]
-    sys.stdin.read()
-    for pid in pids:
-        os.kill(pid, 9)
-        os.waitpid(pid, 0)
+    for name in GROUPS:
+        child(rank, folder, name, address, monitor)
+    signal.pause()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """A plain torch.distributed job, which reports no steps; a rank is slow once a file says so."""
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -16,5 +15,3 @@ while True:
     order = fault.read_text() if fault.exists() else ""
     time.sleep(0.25 if order == f"slow {rank}" else 0.05)
     dist.all_reduce(gradient)
-    if os.getppid() == 1:
-        sys.exit("the test is gone")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.monitor.process import Monitor, environment
+from tests.nursery import nursery
 from tests.ports import free_port
 from tests.waiting import wait_for
 
@@ -25,15 +24,14 @@ RANKS = 4
 def plain_job(monitor: Monitor, fault: Path, folder: Path) -> Iterator[None]:
     master = free_port()
     ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "lightkeeper.worker_server", str(JOB), str(fault)],
-            env=environment(
+        nursery("torch").start(
+            [JOB, fault],
+            environment(
                 RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_RANK=str(rank), REPLICA_GROUP="job",
                 MASTER_ADDR="127.0.0.1", MASTER_PORT=str(master), GLOO_SOCKET_IFNAME="lo",
                 LIGHTKEEPER_MONITOR=monitor.url, LIGHTKEEPER_RUN_DIR=str(folder),
-                OMP_NUM_THREADS="1",
+                LIGHTKEEPER_ATTACH="1",
             ),
-            stderr=subprocess.DEVNULL,
         )
         for rank in range(RANKS)
     ]  # fmt: skip

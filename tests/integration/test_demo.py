@@ -12,24 +12,17 @@ from typing import Any
 
 import pytest
 
+from tests.deep import only_explored
+from tests.monitor.process import lightkeeper
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.integration
+DEMO = (sys.executable, "-m", "lightkeeper.trainer.demo")
 
 
 def run_demo(run_dir: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
-    command = [
-        sys.executable,
-        "-m",
-        "lightkeeper.trainer.demo",
-        "--format",
-        "json",
-        "--run-dir",
-        str(run_dir),
-    ]
-    done = subprocess.run(
-        [*command, *arguments], check=False, capture_output=True, text=True, timeout=330
-    )
+    command = [*DEMO, "--format", "json", "--run-dir", str(run_dir), *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=330)
     lines = done.stdout.strip().splitlines()
     assert lines, f"nothing on stdout; stderr ends: {done.stderr[-2000:]}"
     return done.returncode, json.loads(lines[-1]), done.stderr
@@ -38,16 +31,7 @@ def run_demo(run_dir: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
 def offline(run_dir: Path, kind: str) -> dict[str, Any]:
     """What `lightkeeper analyze` says of the first incident's evidence."""
     bundle = min((run_dir / "lightkeeper-evidence").glob(f"{kind}-*.zip"))
-    command = [
-        sys.executable,
-        "-m",
-        "lightkeeper.monitor.cli",
-        "analyze",
-        str(bundle),
-        "--format",
-        "json",
-    ]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    done = lightkeeper("analyze", str(bundle), "--format", "json")
     assert done.returncode == 1, done.stderr
     return json.loads(done.stdout)
 
@@ -56,7 +40,8 @@ def offline(run_dir: Path, kind: str) -> dict[str, Any]:
 def test_a_rank_that_holds_the_gil_is_named_evicted_and_comes_back_where_it_was(
     tmp_path: Path,
 ) -> None:
-    status, result, stderr = run_demo(tmp_path, "--fault", "gil")
+    few = ("--groups", "2", "--step-time", "0.5")
+    status, result, stderr = run_demo(tmp_path, "--fault", "gil", *few)
     assert status == 0, (result, stderr[-2000:])
     (fault,) = result["faults"]
     assert fault["problems"] == []
@@ -83,20 +68,12 @@ def processes_of(run_dir: Path) -> set[int]:
     return pids
 
 
+# make test: test_campaign_fleet kills the same supervisors' parent, test_launch has the sidecars
+@only_explored
 @pytest.mark.timeout(120)
 def test_a_demo_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
-    demo = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "lightkeeper.trainer.demo",
-            "--groups",
-            "2",
-            "--run-dir",
-            str(tmp_path),
-        ],
-        stderr=subprocess.DEVNULL,
-    )
+    words = [*DEMO, "--groups", "2", "--run-dir", str(tmp_path)]
+    demo = subprocess.Popen(words, stderr=subprocess.DEVNULL)
     try:
         sidecars = wait_for(
             lambda: list((tmp_path / "run").glob("*.page")), within_s=90, what="ranks attach"

@@ -25,19 +25,18 @@ PLAIN = """
 import time
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+gradient = torch.ones(8)
 while True:
-    model(torch.randn(2, 8)).sum().backward()
-    optimizer.step()
+    dist.all_reduce(gradient)
     time.sleep(0.05)
 """
 TORCHFT = """
 import os, time
-import torch
+import torch, torch.distributed as dist
 from torchft.manager import Manager
 from torchft.process_group import ProcessGroupGloo
-weights = torch.zeros(3)
+weights, port = torch.zeros(3), int(os.environ["MASTER_PORT"])
+store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
 manager = Manager(
     pg=ProcessGroupGloo(), load_state_dict=lambda state: weights.copy_(state["w"]),
     state_dict=lambda: {"w": weights.clone()}, min_replica_size=1,
@@ -77,9 +76,10 @@ class Job:
     def start(self, host: Host, script: str, *options: str, **more: str) -> None:
         path = self.folder / "train.py"
         path.write_text(script)
+        launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "1") if options else ()
         command = [
-            *host.before, sys.executable, "-m", "lightkeeper", "run", "--", sys.executable, "-m",
-            "torch.distributed.run", "--nproc-per-node", "1", *options, str(path),
+            *host.before, sys.executable, "-m", "lightkeeper", "run", "--", sys.executable,
+            *launcher, *options, str(path),
         ]  # fmt: skip
         with (self.folder / f"{len(self.launchers)}.err").open("wb") as said:
             self.launchers.append(
@@ -141,7 +141,7 @@ def job(folder: Path, *, hosts: int) -> Iterator[Job]:
         yield made
 
 
-def test_plain_ddp_on_two_hosts(tmp_path: Path) -> None:
+def test_a_plain_job_on_two_hosts(tmp_path: Path) -> None:
     with job(tmp_path, hosts=2) as launch:
         for number, host in enumerate(launch.hosts):
             launch.start(
@@ -157,9 +157,10 @@ def test_torchft(tmp_path: Path) -> None:
         bind=launch.monitor_host, min_replicas=1, join_timeout_ms=5000, heartbeat_timeout_ms=1500,
     ) as url:  # fmt: skip
         for number in range(2):
-            (host,) = launch.hosts
+            (host,) = launch.hosts  # torchrun is on the two hosts: without it a group is its rank
             launch.start(
-                host, TORCHFT, "--master-addr", host.address, "--master-port", str(free_port()),
-                TORCHFT_LIGHTHOUSE=url, REPLICA_GROUP_ID=str(number),
+                host, TORCHFT, TORCHFT_LIGHTHOUSE=url, REPLICA_GROUP_ID=str(number), RANK="0",
+                WORLD_SIZE="1", LIGHTKEEPER_ATTACH="1", MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=str(free_port()),
             )  # fmt: skip
         launch.is_green("train_0.0", "train_1.0")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,10 +19,9 @@ pytest.importorskip("torchft")
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.service import Options, Service
 from tests.incidents import fired
+from tests.nursery import nursery
 from tests.ports import free_port
 from tests.waiting import wait_for
-
-ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(170)]
 
@@ -59,16 +56,13 @@ def job(tmp_path_factory) -> Iterator[Job]:
     folder = tmp_path_factory.mktemp("lag")
     config = KeeperConfig(observe=True, lighthouse_away_s=4.0)
     port = free_port()  # the ranks have to know it before it can know the Lighthouse's
-    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
-    ranks = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "tests.integration.lagging_groups", str(folder),
-         f"http://127.0.0.1:{port}"],
-        env=env, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    words = ["-m", "tests.integration.lagging_groups", folder, f"http://127.0.0.1:{port}"]
+    (said := folder / "said").touch()
+    ranks = nursery("torch").start(words, {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}, out=said)
     stop = threading.Event()
     try:
-        assert ranks.stdout is not None
-        lighthouse = json.loads(ranks.stdout.readline())
+        lines = wait_for(lambda: said.read_text().splitlines(), within_s=60, what="a Lighthouse")
+        lighthouse = json.loads(lines[0])
         bind, store = f"127.0.0.1:{port}", folder / "monitor.db"
         with Service(
             Options(config, bind, store, lighthouse["address"], token="secret")
@@ -83,7 +77,8 @@ def job(tmp_path_factory) -> Iterator[Job]:
                 stop.set()
                 loop.join(10)
     finally:
-        ranks.communicate(timeout=20)  # closes its standard input: it ends
+        ranks.kill()  # and with it its forks
+        ranks.wait()
 
 
 def _whole(job: Job) -> bool:

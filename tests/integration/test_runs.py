@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 
 from tests.monitor.lighthouses import installations, lighthouse_process
 from tests.monitor.process import Monitor, environment
+from tests.nursery import nursery
 from tests.ports import free_port
 from tests.waiting import wait_for
 
@@ -36,7 +35,7 @@ while not (act == "ends" and after.exists()):
         while not (act == "ends" and after.exists()) and not all(
             file.exists() and file.stat().st_size > step for file in done
         ):
-            time.sleep(0.005)
+            time.sleep(0.02)
     reporter.step(step := step + 1)
 """
 
@@ -75,19 +74,20 @@ class Launch:
 
     def __init__(self, day: Day, act: str, *, ranks: int = 2, group: str = "", hosts: int = 1,
                  **more: str) -> None:  # fmt: skip
-        script = TORCHFT if group else RANK
+        script, parent = (TORCHFT, "torch") if group else (RANK, "rank")
         more |= {"REPLICA_GROUP_ID": group, "TORCHFT_LIGHTHOUSE": day.lighthouse} if group else {}
         self.after = day.folder / f"after-{len(day.launches)}"
         master = more.pop("MASTER_PORT", str(free_port()))
+        self._said = self.after.with_suffix(".said")
         self.ranks = [
-            subprocess.Popen(
-                [sys.executable, "-W", "ignore", "-c", script, act, str(self.after)],
-                env=environment(**{
+            nursery(parent).start(
+                ["-c", script, act, self.after],
+                environment(**{
                     "RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
                     "MASTER_PORT": master, "LIGHTKEEPER_MONITOR": day.monitor.url, **day.own,
                     **(day.host(rank % hosts) if hosts > 1 else {}), **more,
                 }),
-                stderr=subprocess.PIPE, text=True,
+                err=self._said,
             )
             for rank in range(ranks)
         ]  # fmt: skip
@@ -107,7 +107,9 @@ class Launch:
 
     def ended(self) -> str:
         """Its stderr."""
-        return "".join(rank.communicate(timeout=60)[1] for rank in self.ranks)
+        for rank in self.ranks:
+            rank.wait()
+        return self._said.read_text()
 
 
 class Day:
@@ -139,9 +141,7 @@ class Day:
         self.monitor.ready()
 
     def end_monitor(self, number: signal.Signals) -> None:
-        self.monitor.process.send_signal(number)
-        self.monitor.process.wait(30)
-        self.monitor.process.stderr.close()
+        self.monitor.end(number)
 
     def torchft(self, act: str) -> list[Launch]:
         """A job of two groups."""
@@ -209,7 +209,6 @@ def day(tmp_path: Path, lighthouse: str) -> Iterator[Day]:
             for rank in launch.ranks:
                 rank.kill()
                 rank.wait(20)
-                rank.stderr.close()
         day.end_monitor(signal.SIGTERM)
 
 
@@ -217,9 +216,7 @@ def fires(day: Day, run: str, what: str) -> None:
     wait_for(lambda: what in day.incidents().get(run, []), within_s=60, what=f"{what} in {run}")
 
 
-def test_ten_runs_in_a_row_each_fault_under_its_run_and_none_about_a_healthy_one(
-    day: Day,
-) -> None:
+def test_ten_runs_in_a_row_each_fault_under_its_run_and_none_about_a_healthy_one(day: Day) -> None:
     def healthy(**more: Any) -> Launch:
         launch = Launch(day, "ends", **more)
         day.watches(launch)

@@ -64,13 +64,19 @@ def install(programs: Path, *what: str | Path) -> None:
     pip(programs, "install", *_PLAIN, *what)
 
 
-def unpack(programs: Path, *wheels: Path) -> None:
-    """Wheels, where the installation is not what is tested: uv takes a tenth of pip's time."""
-    uv = Path(sys.executable).with_name("uv")
-    subprocess.run(
-        [uv, "--no-cache", "pip", "install", "--python", programs / "python", *_PLAIN, *wheels],
-        cwd=programs, check=True, capture_output=True, timeout=120,
+def uv(programs: Path, *words: str | Path) -> str:
+    """What uv says, in place of pip: it takes a tenth of the time."""
+    done = subprocess.run(
+        [Path(sys.executable).with_name("uv"), "--no-cache", "pip", words[0], "--python",
+         programs / "python", *words[1:]],
+        cwd=programs, check=True, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
+    return done.stdout
+
+
+def unpack(programs: Path, *what: str | Path) -> None:
+    """As `install`, where pip is not what is tested."""
+    uv(programs, "install", *_PLAIN, *what)
 
 
 def _needed(name: str, seen: frozenset[str] = frozenset()) -> set[str]:

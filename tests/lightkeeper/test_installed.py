@@ -28,6 +28,7 @@ from tests.lightkeeper.installed import (
     pip,
     strangers,
     unpack,
+    uv,
 )
 from tests.ports import free_port
 from tests.waiting import wait_for
@@ -177,7 +178,7 @@ print(type(reporter).__name__, monitor.loop.WHOSE, trainer.loop.WHOSE)
 def test_a_users_packages_of_our_names_stay_theirs_in_a_rank(whole, tmp_path, kind, editable):
     if editable:
         whole = fresh(tmp_path / "venv", extras=True)
-        install(whole, "-e", ROOT)
+        unpack(whole, "-e", ROOT)
     folder = strangers(tmp_path / "repository")
     for name in OURS:
         (folder / name / "__init__.py").write_text("")
@@ -211,18 +212,18 @@ def test_a_distribution_named_trainer_and_ours_come_and_go_without_each_other(
             whose.stdout == "a stranger: trainer\n",
         )
 
-    install(programs, theirs)
-    install(programs, *ours)
+    unpack(programs, theirs)
+    unpack(programs, *ours)
     assert works() == (True, True)
-    pip(programs, "uninstall", "--yes", "trainer")
+    uv(programs, "uninstall", "trainer")
     assert works() == (True, False)
-    install(programs, theirs)
+    unpack(programs, theirs)
     assert works() == (True, True)
-    files = pip(programs, "show", "-f", "lightkeeper").partition("Files:")[2].split()
+    files = uv(programs, "show", "-f", "lightkeeper").partition("Files:")[2].split()
     editable = {"_editable_impl_lightkeeper.pth", "_editable_impl_lightkeeper.py"}
     own = {"lightkeeper"} if kind == "wheel" else editable
     assert {top for top in tops(files) if not top.endswith(".dist-info")} - {"__pycache__"} == own
-    pip(programs, "uninstall", "--yes", "lightkeeper")
+    uv(programs, "uninstall", "lightkeeper")
     assert works() == (False, True)
 
 
@@ -319,28 +320,22 @@ def test_a_bare_install_runs_a_rank_with_its_workerserver_and_asks_a_monitor(ran
 
 # -- three commands ------------------------------------------------------------------------------
 
-DDP = """
+JOB = """
 import os, sys, time
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(10_000):
-    ends = torch.tensor(float(os.path.exists("stop")))
+ends = torch.zeros(1)
+while not ends:
+    ends += float(os.path.exists("stop"))
     dist.all_reduce(ends)
-    if ends:
-        break
-    optimizer.zero_grad()
-    model(torch.randn(2, 8)).sum().backward()
-    optimizer.step()
     time.sleep(0.05)
-sys.exit(7 * dist.get_rank())
+sys.exit(7)
 """
 
 
 def test_three_commands_and_no_variable_from_the_wheel_to_a_watched_job(shell):
     """`pip install` was the first; the monitor is not at its default port, which others may use."""
-    (shell.folder / "train.py").write_text(DDP)
+    (shell.folder / "train.py").write_text(JOB)
     url = f"http://127.0.0.1:{free_port()}"
     lightkeeper = str(shell.bin / "lightkeeper")
     here = {"cwd": shell.folder, "env": shell.environ(), "stderr": subprocess.PIPE, "text": True}
@@ -348,11 +343,11 @@ def test_three_commands_and_no_variable_from_the_wheel_to_a_watched_job(shell):
     wait_for(lambda: _answers(f"{url}/healthz"), within_s=60, what="the monitor")
     job = subprocess.Popen(
         [lightkeeper, "run", "--monitor", url, "--", str(shell.bin / "python"), "-m",
-         "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"],
+         "torch.distributed.run", "--standalone", "--nproc-per-node", "1", "train.py"],
         **here,
     )  # fmt: skip
     try:
-        wait_for(lambda: _healthy(url) == ["job.0", "job.1"], within_s=90, what="both ranks")
+        wait_for(lambda: _healthy(url) == ["job.0"], within_s=90, what="its rank")
         evicted = shell.run(
             "lightkeeper", "quarantine", "add", "node7", "--reason", "trial", "--monitor", url
         )
@@ -360,7 +355,7 @@ def test_three_commands_and_no_variable_from_the_wheel_to_a_watched_job(shell):
         examined = shell.run("lightkeeper", "doctor", "--format", "json")
         findings = json.loads(examined.stdout)["findings"]
         seen = {row["where"] for row in findings if row["check"] == "monitor sees the ranks"}
-        assert seen == {"job.0", "job.1"}
+        assert seen == {"job.0"}
         of_host = {"versions", "run directory", "ptrace"}
         findings = [row for row in findings if "socket is too long" not in row["said"]]  # pytest's
         states = {row["state"] for row in findings if row["check"] not in of_host}

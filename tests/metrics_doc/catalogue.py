@@ -57,13 +57,7 @@ class Entry:
 @cache
 def catalogue() -> tuple[tuple[str, tuple[Entry, ...]], ...]:
     """Heading -> metrics: the monitor's, by exporter; then a rank's, then the gate's."""
-    monitors = [
-        (
-            heading,
-            tuple(map(_defined, definitions)),
-        )
-        for heading, definitions in CATALOGUE
-    ]
+    monitors = [(heading, tuple(map(_defined, definitions))) for heading, definitions in CATALOGUE]
     return (*monitors, (RANKS_PAGE, tuple(_rank())), (GATES_PAGE, tuple(_gate())))
 
 

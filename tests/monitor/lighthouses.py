@@ -49,14 +49,19 @@ def installations() -> dict[str, Path]:
     return made
 
 
+def lighthouse_program(library: Path, script: Path) -> list[str]:
+    """The first words of what `torchft_lighthouse` is, but for torch; writes the script."""
+    script.write_text(_RUN.replace("sys.argv.pop(1)", repr(str(library))))
+    return [sys.executable, str(script)]
+
+
 @contextmanager
 def lighthouse_process(
     library: Path, script: Path, port: int, *, bind: str = "127.0.0.1", **options: int
 ) -> Iterator[str]:
     """One Lighthouse by its command line; gives its URL."""
-    script.write_text(_RUN.replace("sys.argv.pop(1)", repr(str(library))))
     named = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    command = [sys.executable, str(script), "--bind", f"{bind}:{port}", *named]
+    command = [*lighthouse_program(library, script), "--bind", f"{bind}:{port}", *named]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as process:
         try:
             wait_for(lambda: _listens(bind, port), within_s=60, what="the Lighthouse listens")

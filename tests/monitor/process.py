@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ import requests
 
 from lightkeeper.worker_server.wire import to_json
 from tests.monitor.fakes import FakeRank, wait_until
+from tests.nursery import nursery, opened_here
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "secret"
@@ -29,14 +31,13 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def lightkeeper(*words: str, timeout_s: float = 60, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "lightkeeper.monitor.cli", *words],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        env=environment(**env),
-        check=False,
-    )
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        done = nursery("monitor").start(
+            ["-m", "lightkeeper.monitor.cli", *words], environment(**env),
+            out=opened_here(out.fileno()), err=opened_here(err.fileno()),
+        )  # fmt: skip
+        code = done.wait(timeout_s)
+        return subprocess.CompletedProcess(words, code, out.read(), err.read())
 
 
 def into_closed_pipe(*words: str) -> tuple[int, bytes]:
@@ -44,14 +45,9 @@ def into_closed_pipe(*words: str) -> tuple[int, bytes]:
     reading, writing = os.pipe()
     os.close(reading)
     ended = subprocess.run(
-        [sys.executable, "-m", "lightkeeper.monitor.cli", *words],
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        env=environment(),
-        cwd=ROOT,
-        timeout=60,
-        check=False,
-    )
+        [sys.executable, "-m", "lightkeeper.monitor.cli", *words], stdout=writing, cwd=ROOT,
+        stderr=subprocess.PIPE, env=environment(), timeout=60, check=False,
+    )  # fmt: skip
     os.close(writing)
     return ended.returncode, ended.stderr
 
@@ -62,28 +58,19 @@ class Monitor:
     def __init__(self, *words: str, port: int, **env: str) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.began = time.monotonic()
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "lightkeeper.monitor.cli",
-                "monitor",
-                "--bind",
-                f"127.0.0.1:{port}",
-                *words,
-            ],
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(**env),
-        )
-        self.lines: list[str] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self._said, self._log = "", tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self.process = nursery("monitor").start(
+            ["-m", "lightkeeper.monitor.cli", "monitor", "--bind", f"127.0.0.1:{port}", *words],
+            environment(**env), err=opened_here(self._log.fileno()),
+        )  # fmt: skip
 
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line)
+    @property
+    def lines(self) -> list[str]:
+        """What it has said on stderr."""
+        if not self._log.closed:
+            self._log.seek(0)
+            self._said = self._log.read()
+        return self._said.splitlines(keepends=True)
 
     def call(self, method: str, path: str, **options: Any) -> requests.Response:
         options.setdefault("headers", {"Authorization": f"Bearer {TOKEN}"})
@@ -111,12 +98,10 @@ class Monitor:
             assert answer.status_code == 200, answer.text
 
     def end(self, number: signal.Signals = signal.SIGKILL) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        code = self.process.wait(10)
-        self._reader.join(5)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
+        self.process.send_signal(number)
+        code = self.process.wait()
+        self._said = "".join(self.lines)
+        self._log.close()
         return code
 
 

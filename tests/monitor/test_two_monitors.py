@@ -144,8 +144,7 @@ def test_a_standby_acts_on_nothing_and_shows_what_the_active_one_did(
 
 
 @pytest.mark.parametrize(
-    ("number", "database"),
-    [(signal.SIGKILL, "sqlite"), (signal.SIGSTOP, "postgresql")],
+    ("number", "database"), [(signal.SIGKILL, "sqlite"), (signal.SIGSTOP, "postgresql")]
 )
 def test_an_eviction_in_flight_is_finished_by_the_other_one(
     request: pytest.FixtureRequest,

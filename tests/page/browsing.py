@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
 
 import pytest
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+playwright = pytest.importorskip("playwright.sync_api")
+from playwright.sync_api import Browser, BrowserContext, Error, Page  # noqa: E402
 
+Windows = dict[str, BrowserContext]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 EXPECTED = ("Failed to load resource", "net::ERR_")
 """Of a request that failed (a monitor away, a token refused): chromium logs those by itself, and no
@@ -26,7 +26,6 @@ def chromium(*more: str) -> Iterator[Browser]:
     """
     if CHROMIUM is None:
         pytest.skip("chromium is not installed: apt-get install chromium")
-    playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(
             executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage", *more]
@@ -38,33 +37,35 @@ def chromium(*more: str) -> Iterator[Browser]:
 
 
 class Opened:
-    """The pages of one test."""
+    """The pages of one test, as tabs of the windows that all tests share, one for each set of
+    options: to open a window costs half a second of CPU."""
 
-    def __init__(self, browser: Browser) -> None:
+    def __init__(self, browser: Browser, windows: Windows | None = None) -> None:
         self._browser = browser
-        self._contexts = []
+        self._windows: Windows = {} if windows is None else windows
+        self._tabs: list[Page] = []
         self.errors: list[str] = []
         """Of JavaScript and of the Content-Security-Policy."""
 
     def open(self, url: str, *, width: int = 1440, height: int = 900, scheme: str = "light",
-             script: bool = True, until: str = "load", **context) -> Page:  # fmt: skip
-        """A page in a context of its own, loaded.
+             until: str = "load", **context) -> Page:  # fmt: skip
+        """A page, loaded.
 
         Args:
             url: where it is.
             width: of the viewport, in CSS pixels.
             height: of the viewport.
             scheme: `light` or `dark`.
-            script: whether it may run JavaScript.
             until: what Playwright waits for.
-            context: further options of `Browser.new_context`.
+            context: options of `Browser.new_context`.
         """
-        made = self._browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme=scheme,
-            java_script_enabled=script, **context,
-        )  # fmt: skip
-        self._contexts.append(made)
-        page = made.new_page()
+        if (options := repr(context)) not in self._windows:
+            self._windows[options] = self._browser.new_context(**context)
+            self._windows[options].new_page()  # a window stays as long as it has a tab
+        page = self._windows[options].new_page()
+        self._tabs.append(page)
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(color_scheme=scheme)
         page.set_default_timeout(15_000)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", self._heard)
@@ -76,8 +77,10 @@ class Opened:
             self.errors.append(message.text)
 
     def close(self) -> None:
-        for context in self._contexts:
-            context.close()
+        for tab in self._tabs:
+            with suppress(Error):  # one that shows nothing has no storage
+                tab.evaluate("localStorage.clear()")
+            tab.close()
 
 
 def live(page: Page) -> None:

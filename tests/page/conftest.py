@@ -14,7 +14,7 @@ from lightkeeper.monitor.show.web.incident_page import BundleStacks
 from lightkeeper.monitor.show.web.stacks import StacksReader
 from tests.monitor.act.evidence.scene import REAL
 from tests.monitor.decide.scene import ID
-from tests.page.browsing import Opened, chromium
+from tests.page.browsing import Opened, Windows, chromium
 from tests.page.serving import Stage, close_all
 
 if TYPE_CHECKING:
@@ -28,10 +28,15 @@ def browser() -> Iterator[Browser]:
         yield made
 
 
+@pytest.fixture(scope="package")
+def windows() -> Windows:
+    return {}
+
+
 @pytest.fixture
-def opened(browser: Browser) -> Iterator[Opened]:
+def opened(browser: Browser, windows: Windows) -> Iterator[Opened]:
     """Opens pages; an error on any of them fails the test."""
-    made = Opened(browser)
+    made = Opened(browser, windows)
     yield made
     made.close()
     assert not made.errors, made.errors

@@ -41,7 +41,7 @@ def faulty():
 def test_without_javascript_the_page_says_everything(stage, opened, faulty) -> None:
     entry = QuarantineEntry("node9", "ECC errors", "ann", NOW_S, None, None)
     view = replace(faulty, quarantine=(entry,), observe=True)
-    page = opened.open(stage(view).url, script=False)
+    page = opened.open(stage(view).url, java_script_enabled=False)
     body = page.inner_text("body")
     assert page.inner_text("#headline").startswith("Not training: rank rg_2.1 is stopped by")
     for said in ("observe mode", "ECC errors", "Who needs attention", "rg_2.1", "stalled",
@@ -58,7 +58,7 @@ def test_without_javascript_the_page_says_everything(stage, opened, faulty) -> N
 
 
 def test_without_javascript_a_thousand_ranks_are_a_grid_with_links(stage, opened) -> None:
-    page = opened.open(stage(crowd(125, 8, SICK)).url, script=False)
+    page = opened.open(stage(crowd(125, 8, SICK)).url, java_script_enabled=False)
     assert page.locator("#grid > li").count() == 125
     assert page.get_attribute('#grid a[href="/groups/rg_0"]', "aria-label") == (
         "rg_0, 8 ranks: 6 healthy, 1 waiting, 1 stalled"
@@ -331,6 +331,6 @@ def test_a_job_that_is_through_is_no_alarm(stage, opened) -> None:
 def test_every_state_has_a_shape_of_its_own(stage, opened) -> None:
     states = list(RankHealth)
     sick = {f"rg_{n}.0": state for n, state in enumerate(states)}
-    page = opened.open(stage(crowd(len(states), 1, sick)).url, script=False)
+    page = opened.open(stage(crowd(len(states), 1, sick)).url, java_script_enabled=False)
     shapes = texts(page, "#legend .glyph")
     assert len(shapes) == len(states) == len(set(shapes))

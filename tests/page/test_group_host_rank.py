@@ -34,7 +34,7 @@ def facts(page) -> dict[str, str]:
 
 
 def test_a_group_tells_its_ranks_and_its_incidents(stage, opened, faulty) -> None:
-    page = opened.open(stage(faulty).url + "/groups/rg_1", script=False)
+    page = opened.open(stage(faulty).url + "/groups/rg_1", java_script_enabled=False)
     assert page.inner_text("h1").split()[:3] == ["Replica", "group", "rg_1"]
     about = facts(page)
     assert (about["in the quorum"], about["hosts"]) == ("no", "host-rg_1")
@@ -53,7 +53,7 @@ def test_a_host_tells_its_record_and_its_history(stage, opened) -> None:
     record = HostRecord(host, incidents={"dead": 3}, wide=2, quarantines=4, lemon="four in 28 d")
     monitor = stage(crowd(3, 2, SICK, hosts={host: record}))
     monitor.quarantine.add(QuarantineEntry(host, "ECC errors", "ann", NOW_S, None, None))
-    page = opened.open(monitor.url + f"/hosts/{host}", script=False)
+    page = opened.open(monitor.url + f"/hosts/{host}", java_script_enabled=False)
     about = facts(page)
     assert about["lemon"] == "four in 28 d"
     assert (about["accused of"], about["runs"]) == ("dead 3", "rg_1")
@@ -62,7 +62,7 @@ def test_a_host_tells_its_record_and_its_history(stage, opened) -> None:
 
 
 def test_a_rank_tells_what_it_does_and_where_its_time_went(stage, opened, faulty) -> None:
-    page = opened.open(stage(faulty).url + "/ranks/rg_1.0", script=False)
+    page = opened.open(stage(faulty).url + "/ranks/rg_1.0", java_script_enabled=False)
     about = facts(page)
     assert (about["group"], about["host"]) == ("rg_1", "host-rg_1")
     assert about["process"] == "T: stopped by a signal"

@@ -41,7 +41,7 @@ def view(*incidents: Any, **more: Any) -> View:
 
 def timed(opened, url: str, **more: Any):
     """A page whose clock the test turns: what its script does every few seconds costs none."""
-    page = opened.open("about:blank", **more)
+    page = opened.open("about:blank", locale="en-US", **more)  # a clock is its window's
     page.clock.install()
     page.goto(url)
     return page
@@ -74,9 +74,7 @@ def test_pages_fit_and_are_accessible(scheme, stage, opened, stacks) -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "boxes", "scheme"),
-    [(3, 3, "light"), (48, 4, "dark")],
-    ids=["3 ranks", "384 ranks"],
+    ("groups", "boxes", "scheme"), [(3, 3, "light"), (48, 4, "dark")], ids=["3 ranks", "384 ranks"]
 )
 def test_who_waits_for_whom_is_drawn_and_said(
     groups: int, boxes: int, scheme: str, stage, opened
@@ -101,7 +99,7 @@ def test_who_waits_for_whom_is_drawn_and_said(
 
 def test_it_reads_without_a_script(stage, opened, stacks) -> None:
     monitor = stage(view(), stacks=lambda _: stacks)
-    page = opened.open(monitor.url + "/incidents/inc-1", script=False)
+    page = opened.open(monitor.url + "/incidents/inc-1", java_script_enabled=False)
     text = page.inner_text("main")
     assert "rg_1, by lightkeeper, after 11 s" in text
     assert "_hold_gil (trainer/faults.py:228)" in text

@@ -206,7 +206,7 @@ def test_the_evidence_is_a_download_also_where_it_needs_the_token(worked, opened
 
 def test_without_a_script_it_reads_and_has_no_dead_buttons(worked, opened) -> None:
     monitor = worked()
-    page = opened.open(f"{monitor.url}/incidents/{ID}", script=False)
+    page = opened.open(f"{monitor.url}/incidents/{ID}", java_script_enabled=False)
     assert "not acknowledged" in page.inner_text("#work")
     assert page.locator("button:visible").count() == 0
     page.get_by_text("From a shell").click()

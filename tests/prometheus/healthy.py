@@ -97,13 +97,8 @@ def alarms(series: Iterable[dict[str, str]], folder: Path) -> str:
     }
     file = folder / "healthy.yml"
     file.write_text(yaml.safe_dump(test))
-    done = subprocess.run(
-        ["promtool", "test", "rules", file],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    words = ["promtool", "test", "rules", file]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0 or "ALERTS" in done.stderr + done.stdout, done.stderr
     return "" if done.returncode == 0 else done.stderr + done.stdout
 

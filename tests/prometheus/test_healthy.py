@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import sys
 
 import pytest
 
 pytest.importorskip("torch")
 
-from tests.examples.hanging import RANKS, torchrun
+from tests.examples.hanging import RANKS, Forked
 from tests.examples.scripts import Example, texts
 from tests.monitor.process import Monitor
 from tests.ports import free_port
@@ -22,7 +21,19 @@ pytestmark = [
     pytest.mark.timeout(240),
     pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Prometheus' promtool"),
 ]
-COMMITS = 50
+COMMITS = 10
+SLOWLY = """
+import runpy, sys, time
+from torch.utils.data import DataLoader
+batches = DataLoader.__iter__
+def slowly(loader):
+    for batch in batches(loader):
+        time.sleep(0.2)
+        yield batch
+DataLoader.__iter__ = slowly
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 def test_no_alert_fires_of_plain_ddp_that_trains(tmp_path_factory) -> None:
@@ -32,10 +43,10 @@ def test_no_alert_fires_of_plain_ddp_that_trains(tmp_path_factory) -> None:
     job, ranks = None, []
     try:
         monitor.ready()
-        job = torchrun(
-            folder, sys.executable, Example("ddp").script,
-            ["--data", str(data), "--save", str(folder / "model.pt"), "--epochs", "1000000"],
-            name="torchrun", LIGHTKEEPER_ATTACH="1", LIGHTKEEPER_MONITOR=monitor.url,
+        job = Forked.started(
+            folder, ["-c", SLOWLY, str(Example("ddp").script), "--data", str(data), "--save",
+                     str(folder / "model.pt"), "--epochs", "1000000"],
+            name="ddp", LIGHTKEEPER_ATTACH="1", LIGHTKEEPER_MONITOR=monitor.url,
         )  # fmt: skip
 
         def trains() -> bool:

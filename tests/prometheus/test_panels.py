@@ -12,6 +12,7 @@ import requests
 from experiments.band.experiment import wait, whole
 from experiments.fleet import SMALL, Fleet, Setting
 from tests.dashboards import asked, contract
+from tests.nursery import nursery
 from tests.prometheus import healthy
 from tests.prometheus.server import Prometheus, example_config, prometheus
 from tests.waiting import wait_for
@@ -49,12 +50,9 @@ def ask_every_panel(prom: Prometheus, fleet: Fleet) -> None:
 
     def pause(method: str) -> None:
         said = requests.request(
-            method,
-            f"{fleet.monitor_url}/v1/pause",
-            json={"reason": "panels", "hours": None, "author": "tests"},
-            headers={"Authorization": f"Bearer {token}"},
-            timeout=5,
-        )
+            method, f"{fleet.monitor_url}/v1/pause", headers={"Authorization": f"Bearer {token}"},
+            json={"reason": "panels", "hours": None, "author": "tests"}, timeout=5,
+        )  # fmt: skip
         assert said.ok, said.text
 
     pause("POST")
@@ -82,7 +80,9 @@ def ask_every_panel(prom: Prometheus, fleet: Fleet) -> None:
 
 
 def test_no_panel_is_empty_and_both_pages_hold_what_the_catalogue_says(tmp_path: Path) -> None:
-    fleet = Fleet(Setting("3x1"), tmp_path / "fleet", trainer_options=SMALL)
+    folder, parent = tmp_path / "fleet", nursery("torch")
+    options = (*SMALL, "--step-time", "0.5")
+    fleet = Fleet(Setting("3x1"), folder, trainer_options=options, nursery=parent)
     with ExitStack() as ends:
         ends.callback(fleet.stop)
         fleet.start()

@@ -14,14 +14,7 @@ from lightkeeper.worker_server import doctor
 from tests.deep import crossed
 from tests.http_server import FakeServer, Handler, Hang
 from tests.monitor.commands.calling import Command
-from tests.security.words import (
-    ASK,
-    EVIL,
-    OTHERS,
-    check_harmless,
-    commands,
-    in_a_monitors_place,
-)
+from tests.security.words import ASK, EVIL, OTHERS, check_harmless, commands, in_a_monitors_place
 
 HTML = b"<!doctype html><title>It works!</title>"
 JSON, PAGE = "application/json", "text/html"

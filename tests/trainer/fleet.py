@@ -1,21 +1,33 @@
-"""Real fleets for tests: torch imported once, ranks forked; a real Lighthouse; gloo on loopback."""
+"""Real fleets for tests: ranks are forks of the nursery; a real Lighthouse; gloo on loopback."""
 
-import faulthandler
 import json
-import multiprocessing
 import os
 from contextlib import contextmanager
 from pathlib import Path
 
 from experiments.fleet import SMALL
-from lightkeeper.trainer import options, status
+from lightkeeper.trainer import status
+from tests.monitor.lighthouses import installations, lighthouse_process
+from tests.nursery import nursery, opened_here
 from tests.ports import free_port
-from tests.trainer.fakes import FakeReporter
 from tests.waiting import wait_for
 
 DEADLINE_S = 50.0
 LEARNING = (*SMALL, "--learning-rate", "0.01")
 """As much in the few steps of a test as the large model does with its own rate."""
+RANK = f"""
+import faulthandler, json, sys
+from pathlib import Path
+from lightkeeper.trainer import options, train
+from tests.trainer.fakes import FakeReporter
+
+faulthandler.dump_traceback_later({DEADLINE_S})  # a test that still waits then shows why
+calls_file, reporter = Path(sys.argv[1]), FakeReporter()
+train.train(options.rank_options(sys.argv[2:]), reporter)
+whole = calls_file.with_suffix(".part")
+whole.write_text(json.dumps(reporter.told))
+whole.replace(calls_file)
+"""
 
 
 def until(condition, what):
@@ -23,52 +35,16 @@ def until(condition, what):
     return wait_for(condition, within_s=DEADLINE_S, what=what)
 
 
-def rank_process(start, group, group_rank, world_size, port, arguments, calls_file):
-    """In the fork: wait for the Lighthouse's address, then be a rank."""
-    lighthouse = start.recv()
-    faulthandler.dump_traceback_later(DEADLINE_S)  # a test that still waits then shows why
-    os.environ.update(
-        RANK=str(group_rank),
-        WORLD_SIZE=str(world_size),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
-        REPLICA_GROUP=group,
-        TORCHFT_LIGHTHOUSE=lighthouse,
-        GLOO_SOCKET_IFNAME="lo",
-        LIGHTKEEPER_HOST="host-1",
-    )
-    from lightkeeper.trainer import train
-
-    reporter = FakeReporter()
-    train.train(options.rank_options(arguments), reporter)
-    whole = calls_file.with_suffix(".part")
-    whole.write_text(json.dumps(reporter.told))
-    whole.replace(calls_file)
-
-
-def preload():
-    """What ranks import, once here, or in every fork."""
-    import torch
-    import torch._dynamo  # AdamW imports it at its first step
-    import torch.distributed.checkpoint
-    import torch.distributed.fsdp
-    import torch.distributed.pipelining
-    import torchft  # noqa: F401
-
-    torch.set_num_threads(1)
-
-
 class Forks:
-    """Ranks that wait for `start`. They are forked first: a Lighthouse has threads."""
+    """Ranks that wait for `start`."""
 
     def __init__(self, folder: Path, *arguments: str):
-        preload()
         self.folder = folder
         folder.mkdir(exist_ok=True)
         self.status_file = folder / "status.jsonl"
         self._arguments = ("--status-file", str(self.status_file), *LEARNING, *arguments)
-        self._context = multiprocessing.get_context("fork")
-        self._ranks = {}
+        self._added = {}
+        self._running = {}
         self._address = None
 
     def add(self, group, world_size, *extra, life=0):
@@ -76,18 +52,13 @@ class Forks:
         port = free_port()
         for group_rank in range(world_size):
             name = f"{group}.{group_rank}"
-            ours, theirs = self._context.Pipe()
-            calls_file = self.folder / f"{name}.{life}.told"
-            process = self._context.Process(
-                target=rank_process,
-                args=(
-                    theirs, group, group_rank, world_size, port,
-                    [*self._arguments, *extra], calls_file,
-                ),
-                daemon=True,
-            )  # fmt: skip
-            process.start()
-            self._ranks[name, life] = (process, ours, calls_file)
+            environ = {
+                "RANK": str(group_rank), "WORLD_SIZE": str(world_size), "REPLICA_GROUP": group,
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                "GLOO_SOCKET_IFNAME": "lo", "LIGHTKEEPER_HOST": "host-1",
+            }  # fmt: skip
+            words = ["-c", RANK, self.told_file(name, life), *self._arguments, *extra]
+            self._added[name, life] = words, environ
         return self
 
     def meet(self, address):
@@ -96,17 +67,18 @@ class Forks:
 
     def start(self, *names, life=0):
         for name in names:
-            self._ranks[name, life][1].send(self._address)
+            words, environ = self._added[name, life]
+            environ = {**os.environ, **environ, "TORCHFT_LIGHTHOUSE": self._address}
+            self._running[name, life] = nursery("torch").start(words, environ, err=opened_here(2))
 
     def start_all(self):
-        for _, pipe, _ in self._ranks.values():
-            pipe.send(self._address)
+        for name, life in self._added:
+            self.start(name, life=life)
 
     def kill(self, *names, life=0):
         for name in names:
-            process = self._ranks[name, life][0]
-            process.kill()
-            process.join()
+            self._running[name, life].kill()
+            self._running[name, life].wait()
 
     def events(self, event, rank=None):
         return [
@@ -128,7 +100,7 @@ class Forks:
         return steps
 
     def told_file(self, name, life=0):
-        return self._ranks[name, life][2]
+        return self.folder / f"{name}.{life}.told"
 
     def told(self, name, life=0):
         return [
@@ -137,30 +109,28 @@ class Forks:
         ]
 
     def exit_codes(self):
-        for process, _, _ in self._ranks.values():
-            process.join(DEADLINE_S)
-        return [process.exitcode for process, _, _ in self._ranks.values()]
+        return [rank.wait(DEADLINE_S) for rank in self._running.values()]
 
     def end(self):
-        for process, _, _ in self._ranks.values():
-            process.kill()
-            process.join()
+        for rank in self._running.values():
+            rank.kill()
+            rank.wait()
 
 
 @contextmanager
 def lighthouse(*fleets):
     """A Lighthouse for fleets whose ranks are forked; ends all of them."""
-    from torchft.coordination import LighthouseServer
-
-    server = LighthouseServer(bind="127.0.0.1:0", min_replicas=1)
-    try:
+    (library, *_), script = installations().values(), fleets[0].folder / "lighthouse.py"
+    with lighthouse_process(
+        library, script, free_port(), min_replicas=1, join_timeout_ms=100
+    ) as address:
         for fleet in fleets:
-            fleet.meet(f"http://127.0.0.1:{server.address().rpartition(':')[2]}")
-        yield
-    finally:
-        for fleet in fleets:
-            fleet.end()
-        server.shutdown()
+            fleet.meet(address)
+        try:
+            yield
+        finally:
+            for fleet in fleets:
+                fleet.end()
 
 
 def unequal(prints):

@@ -63,23 +63,6 @@ def test_two_ranks_in_a_group_tell_every_phase_hold_half_the_model_and_end_with_
     ]  # fmt: skip
 
 
-def test_groups_hold_equal_weights_from_the_first_step_on(tmp_path):
-    steps = ("--steps", "6", "--min-replicas", "2")
-    fleet = Forks(tmp_path, *OFTEN, *steps).add("rg_0", 2).add("rg_1", 2)
-    with lighthouse(fleet):
-        fleet.start_all()
-        codes = fleet.exit_codes()
-        prints = fleet.prints()
-        losses = [e["loss"] for e in fleet.events("step", "rg_0.0") if e["committed"]]
-
-    assert codes == [0] * 4
-    assert sorted(prints) == [1, 2, 3, 4, 5, 6]
-    assert {tuple(sorted(pieces)) for pieces in prints.values()} == {(0, 1)}
-    assert shared(prints) == 6 * 2
-    assert unequal(prints) == []
-    assert losses[-1] < losses[0] - 1.0
-
-
 def test_two_ranks_learn_what_is_evaluated_on_both_and_one_rank_reads_what_they_wrote(tmp_path):
     disk = ("--checkpoint-dir", str(tmp_path / "disk"), "--checkpoint-every", "4")
     same = (*OFTEN, "--evaluate-every", "2", "--evaluate-batches", "2", *disk)
@@ -120,7 +103,7 @@ def test_a_sharded_group_that_was_killed_heals(tmp_path):
     assert steps == sorted(steps)  # what was committed stays committed
 
 
-def test_training_resumes_from_disk_as_if_it_had_not_stopped(tmp_path):
+def test_groups_hold_equal_weights_and_resume_from_disk_as_if_they_had_not_stopped(tmp_path):
     disk = ("--checkpoint-dir", str(tmp_path / "disk"), "--checkpoint-every", "2")
     both = (*OFTEN, "--min-replicas", "2", "--steps", "8", *disk)
     first = Forks(tmp_path / "first", *both).add("rg_0", 2).add("rg_1", 2)
@@ -134,7 +117,13 @@ def test_training_resumes_from_disk_as_if_it_had_not_stopped(tmp_path):
         again.start_all()
         assert again.exit_codes() == [0, 0, 0, 0]
         whole, rest = first.prints(), again.prints()
+        losses = [e["loss"] for e in first.events("step", "rg_0.0") if e["committed"]]
 
+    assert sorted(whole) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert {tuple(sorted(pieces)) for pieces in whole.values()} == {(0, 1)}
+    assert shared(whole) == 8 * 2
+    assert unequal(whole) == []
+    assert losses[-1] < losses[0] - 1.0
     assert kept == ["step-6", "step-8"]
     assert sorted(rest) == [6, 7, 8]
     assert all(rest[step] == whole[step] for step in rest)

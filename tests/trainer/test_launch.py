@@ -23,17 +23,11 @@ def start():
 
     def run(mark, *argv):
         environ = {**os.environ, supervisor.MARK: mark + ";"}
-        process = subprocess.Popen(
-            [sys.executable, "-c", "import time; time.sleep(300)", *argv],
-            env=environ,
-            start_new_session=True,
-        )
+        words = [sys.executable, "-c", "import time; time.sleep(300)", *argv]
+        process = subprocess.Popen(words, env=environ, start_new_session=True)
         running.append(process)
-        wait_for(
-            lambda: process.pid in supervisor.launched(mark),
-            within_s=20,
-            what="the mark is there",
-        )
+        marked = lambda: process.pid in supervisor.launched(mark)  # noqa: E731
+        wait_for(marked, within_s=20, what="the mark is there")
         return process
 
     yield run

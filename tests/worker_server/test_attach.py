@@ -132,8 +132,7 @@ def test_what_the_caller_says_wins_over_the_environment_and_the_page_is_private(
 
 
 @pytest.mark.parametrize(
-    ("case", "says"),
-    [("pod, local rank 0", 1), ("pod, local rank 1", 0), ("pod with a node", 0)],
+    ("case", "says"), [("pod, local rank 0", 1), ("pod, local rank 1", 0), ("pod with a node", 0)]
 )
 def test_a_pod_that_was_not_told_its_node_says_so_once_a_pod(ended, case, says):
     assert ended[case].stdout == "Reporter\n"

@@ -10,20 +10,8 @@ import pytest
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.sidecar.app import BOTH, ENDPOINTS, JSON
 from lightkeeper.worker_server.sidecar.process import EvictionResult
-from lightkeeper.worker_server.sidecar.queries import (
-    RefusalError,
-    SilentError,
-    in_json,
-    in_text,
-)
-from tests.worker_server.boxes import (
-    IDENTITY,
-    TOKEN,
-    WITH_TOKEN,
-    FakeBox,
-    app_of,
-    host_report,
-)
+from lightkeeper.worker_server.sidecar.queries import RefusalError, SilentError, in_json, in_text
+from tests.worker_server.boxes import IDENTITY, TOKEN, WITH_TOKEN, FakeBox, app_of, host_report
 from tests.worker_server.wire_values import parse_last_words, parse_network
 
 
@@ -133,10 +121,7 @@ def test_a_bug_is_a_500_without_its_traceback(client, box):
 
 @pytest.mark.parametrize(
     ("path", "places", "busy"),
-    [
-        (wire.PATH_STACKS, 2, "stacks"),
-        (wire.PATH_FLIGHT_RECORDER, 3, "records"),
-    ],
+    [(wire.PATH_STACKS, 2, "stacks"), (wire.PATH_FLIGHT_RECORDER, 3, "records")],
 )
 def test_slow_work_leaves_threads_for_the_state(box, path, places, busy):
     app, box.gate = app_of(box), threading.Event()

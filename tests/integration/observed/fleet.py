@@ -19,6 +19,7 @@ from lightkeeper.monitor.model.observation import LighthouseView
 from lightkeeper.trainer import status
 from tests.integration.observed.recorder import Recorder, Registry
 from tests.monitor.act.schedulers.receiver import SECRET, Receiver, served
+from tests.nursery import nursery
 from tests.waiting import wait_for
 
 SICK = "rg_1.0"
@@ -48,7 +49,7 @@ class Pair(Fleet):
         setting = Setting("3x1", keeper=recorder is not None, gate=True)
         return cls(
             folder=folder, setting=setting,
-            trainer_options=TRAINING, recorder=recorder, hook=hook,
+            trainer_options=TRAINING, recorder=recorder, hook=hook, nursery=nursery("torch"),
         )  # fmt: skip
 
     # -- how it differs from the matrix' ----------------------------------------------------

@@ -297,9 +297,7 @@ def test_a_torchft_job_and_a_plain_one_by_turns_are_two_runs_however_soon(
     assert fleet.run() != run
 
 
-def test_groups_of_one_lighthouse_are_one_job_whatever_its_name(
-    fleet: Fleet,
-) -> None:
+def test_groups_of_one_lighthouse_are_one_job_whatever_its_name(fleet: Fleet) -> None:
     asks = {"lighthouse": "http://head:29510"}
     for number in range(2):
         launch = fleet.launch(f"{number}", group=f"rg_{number}", job=f"slurm-{number}", claim=asks)

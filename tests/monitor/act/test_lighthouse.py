@@ -11,12 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightkeeper.monitor.act.http import Fetcher
-from lightkeeper.monitor.act.lighthouse import (
-    PAGE_MAX_BYTES,
-    Lighthouse,
-    PageError,
-    parse_status,
-)
+from lightkeeper.monitor.act.lighthouse import PAGE_MAX_BYTES, Lighthouse, PageError, parse_status
 from lightkeeper.monitor.model.names import ReplicaId
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Member
 from tests.deep import crossed

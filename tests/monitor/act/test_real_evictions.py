@@ -52,11 +52,7 @@ SCRIPT = Path(__file__).with_name("manager_rank.py")
 ROOT = Path(__file__).resolve().parents[3]
 HEARTBEAT_S = 1.5
 TIMEOUTS = Timeouts(
-    kill_s=1.0,
-    confirm_s=20.0,
-    look_s=1.0,
-    pause_s=0.1,
-    heartbeat_dead_s=HEARTBEAT_S + 1,
+    kill_s=1.0, confirm_s=20.0, look_s=1.0, pause_s=0.1, heartbeat_dead_s=HEARTBEAT_S + 1
 )
 
 

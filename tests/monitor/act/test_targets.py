@@ -7,21 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from lightkeeper.monitor.act.targets import (
-    LAPSE_GRACE_S,
-    Registered,
-    Registry,
-)
+from lightkeeper.monitor.act.targets import LAPSE_GRACE_S, Registered, Registry
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.observation import Failure, Observation, Unreachable
-from lightkeeper.worker_server.wire import (
-    Claim,
-    Ending,
-    Process,
-    Registration,
-    StateReport,
-    digest,
-)
+from lightkeeper.worker_server.wire import Claim, Ending, Process, Registration, StateReport, digest
 from tests.monitor.doubles import HandClock, Memory
 from tests.monitor.fakes import identity
 

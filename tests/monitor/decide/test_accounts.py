@@ -18,22 +18,10 @@ from lightkeeper.monitor.decide.accounts import (
     totals_of,
 )
 from lightkeeper.monitor.model.eviction import Eviction, Guard, Hold
-from lightkeeper.monitor.model.incident import (
-    incident_from_json,
-    incident_to_json,
-)
+from lightkeeper.monitor.model.incident import incident_from_json, incident_to_json
 from lightkeeper.monitor.model.names import GroupName
 from lightkeeper.monitor.model.plain import from_plain, to_plain
-from tests.monitor.decide.scene import (
-    EVICTION,
-    ID,
-    MARKS,
-    RELEASE,
-    ROWS,
-    case,
-    hang,
-    unevicted,
-)
+from tests.monitor.decide.scene import EVICTION, ID, MARKS, RELEASE, ROWS, case, hang, unevicted
 from tests.monitor.decided import to_evict
 from tests.monitor.samples import incident
 

@@ -22,13 +22,7 @@ from lightkeeper.monitor.model.escalation import (
     Revoked,
     Timeouts,
 )
-from lightkeeper.monitor.model.eviction import (
-    EndManner,
-    Eviction,
-    EvictionState,
-    Rung,
-    RungResult,
-)
+from lightkeeper.monitor.model.eviction import EndManner, Eviction, EvictionState, Rung, RungResult
 from lightkeeper.monitor.model.names import Host, ReplicaId
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Member
 from lightkeeper.monitor.model.plain import from_plain, to_plain

@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import EvictionState, Guard
-from lightkeeper.monitor.model.incident import (
-    State,
-    incident_from_json,
-    incident_to_json,
-)
+from lightkeeper.monitor.model.incident import State, incident_from_json, incident_to_json
 from lightkeeper.monitor.model.verdict import Kind
 from tests.changed import replace
 from tests.monitor.fleet import Drive, SimFleet, at, crash, hang, mismatch, slow

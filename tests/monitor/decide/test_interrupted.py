@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lightkeeper.monitor.decide.escalation import handle
-from lightkeeper.monitor.model.escalation import (
-    DecidedAgain,
-    EvictionDeps,
-    Interrupted,
-    Reviewed,
-)
+from lightkeeper.monitor.model.escalation import DecidedAgain, EvictionDeps, Interrupted, Reviewed
 from lightkeeper.monitor.model.eviction import Eviction, EvictionState, Host
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import IncidentId

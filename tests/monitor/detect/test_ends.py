@@ -215,11 +215,7 @@ def test_an_exception_of_its_own_is_its_end_whatever_the_scheduler_says() -> Non
 def test_a_rank_that_was_asked_to_end_in_a_drain_was_drained() -> None:
     script = [at(LEFT_S, ended_by("rg_1.0", "SIGTERM"))]
     row = by_the_scheduler(
-        said(
-            TARGET + "EvictionByEvictionAPI",
-            "Eviction API: evicting",
-        ),
-        "rg_1.0",
+        said(TARGET + "EvictionByEvictionAPI", "Eviction API: evicting"), "rg_1.0"
     )
     drive = Drive(SimFleet(3, 1, script), alter=row).run(40)
     reason = drive.incident("dead").verdict.reason
@@ -245,10 +241,7 @@ def test_the_rest_of_a_group_that_lost_a_drained_rank_goes_and_no_host_is_blamed
 def test_a_group_that_is_missing_was_drained() -> None:
     from tests.monitor.fleet.told import unregistered
 
-    row = by_the_scheduler(
-        said(TARGET + "PreemptionByScheduler", "for another"),
-        "rg_1.0",
-    )
+    row = by_the_scheduler(said(TARGET + "PreemptionByScheduler", "for another"), "rg_1.0")
     script = [at(LEFT_S, crash("rg_1.0"))]
     left = unregistered("rg_1.0")
 

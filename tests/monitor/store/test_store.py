@@ -41,10 +41,7 @@ HELD = replace(HOLD, at_s=102.0, epoch=3)
 
 EVERYTHING = Remembered(
     incidents=(incident("inc-2", 200.0), incident()),
-    decisions=(
-        HELD,
-        EVICTION,
-    ),
+    decisions=(HELD, EVICTION),
     quarantine=(GROUP_ENTRY, ENTRY),
     quarantine_events=(EVENT,),
     targets=({"url": "http://h:1"},),

@@ -24,10 +24,7 @@ def pressure(some: float = 0.0, full: float = 0.0) -> str:
 
 
 def host(io: float = 0.0, memory: float = 0.0) -> dict[str, str | None]:
-    return {
-        "proc/pressure/io": pressure(io, io),
-        "proc/pressure/memory": pressure(memory, memory),
-    }
+    return {"proc/pressure/io": pressure(io, io), "proc/pressure/memory": pressure(memory, memory)}
 
 
 CASES = [

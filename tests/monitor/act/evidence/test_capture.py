@@ -20,11 +20,7 @@ from lightkeeper.monitor.act import bundles as bundle
 from lightkeeper.monitor.model.eviction import Eviction
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, ReplicaId
-from lightkeeper.monitor.model.observation import (
-    LighthouseAway,
-    Observation,
-    Snapshot,
-)
+from lightkeeper.monitor.model.observation import LighthouseAway, Observation, Snapshot
 from lightkeeper.monitor.model.verdict import Kind
 from lightkeeper.worker_server.wire import to_json
 from tests.changed import replace

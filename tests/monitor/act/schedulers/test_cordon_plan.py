@@ -7,11 +7,7 @@ import itertools
 import pytest
 
 from lightkeeper.monitor.act.schedulers.base import Outcome
-from lightkeeper.monitor.act.schedulers.reconcile import (
-    LONGEST_RETRY_S,
-    STRAY_S,
-    CordonPlan,
-)
+from lightkeeper.monitor.act.schedulers.reconcile import LONGEST_RETRY_S, STRAY_S, CordonPlan
 from lightkeeper.monitor.model.eviction import KEEPER, QuarantineEntry
 from lightkeeper.monitor.model.names import Host
 

@@ -365,8 +365,7 @@ SKEWED = [
 
 
 @pytest.mark.parametrize(
-    ("records", "findings"),
-    [*ABSENT, *BEHIND, *DIFFERENT, *QUEUED, *SEVERAL, *SILENT, *SKEWED],
+    ("records", "findings"), [*ABSENT, *BEHIND, *DIFFERENT, *QUEUED, *SEVERAL, *SILENT, *SKEWED]
 )
 def test_all_that_is_said_of_a_job(records: Job, findings: tuple[dict[str, Any], ...]) -> None:
     reported = analyse(records).findings
