@@ -4,8 +4,10 @@
 Long tests of which a shorter one proves the same for `make test` run in `make explore` alone.
 """
 
+import itertools
 import os
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
 import pytest
 
@@ -16,3 +18,20 @@ EXPLORES: Final = DEEP > 1
 """Whether examples are drawn anew."""
 
 only_explored: Final = pytest.mark.skipif(not EXPLORES, reason="make explore runs it")
+
+
+def crossed(*axes: Iterable[Any], times: int = 1) -> list[tuple[Any, ...]]:
+    """Each value of an axis with each of the others in make explore; in `make test` each of the
+    longest axis that many times, those of the others as often or more, with ever other partners.
+    """
+    values = [[*axis] for axis in axes]
+    if EXPLORES:
+        return [*itertools.product(*values)]
+    turns = range(times * max(map(len, values)))
+    return [
+        tuple(
+            axis[(turn + shift * (turn // len(axis))) % len(axis)]
+            for shift, axis in enumerate(values)
+        )
+        for turn in turns
+    ]
