@@ -30,13 +30,9 @@ def environment(**more: str) -> dict[str, str]:
 
 def lightkeeper(*words: str, timeout_s: float = 60, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "lightkeeper.monitor.cli", *words],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        env=environment(**env),
-        check=False,
-    )
+        [sys.executable, "-m", "lightkeeper.monitor.cli", *words], env=environment(**env),
+        capture_output=True, text=True, timeout=timeout_s, check=False,
+    )  # fmt: skip
 
 
 def into_closed_pipe(*words: str) -> tuple[int, bytes]:
@@ -44,14 +40,9 @@ def into_closed_pipe(*words: str) -> tuple[int, bytes]:
     reading, writing = os.pipe()
     os.close(reading)
     ended = subprocess.run(
-        [sys.executable, "-m", "lightkeeper.monitor.cli", *words],
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        env=environment(),
-        cwd=ROOT,
-        timeout=60,
-        check=False,
-    )
+        [sys.executable, "-m", "lightkeeper.monitor.cli", *words], env=environment(), cwd=ROOT,
+        stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False,
+    )  # fmt: skip
     os.close(writing)
     return ended.returncode, ended.stderr
 
@@ -62,20 +53,11 @@ class Monitor:
     def __init__(self, *words: str, port: int, **env: str) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.began = time.monotonic()
+        own = ["-m", "lightkeeper.monitor.cli", "monitor", "--bind", f"127.0.0.1:{port}"]
         self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "lightkeeper.monitor.cli",
-                "monitor",
-                "--bind",
-                f"127.0.0.1:{port}",
-                *words,
-            ],
-            stderr=subprocess.PIPE,
-            text=True,
+            [sys.executable, *own, *words], stderr=subprocess.PIPE, text=True,
             env=environment(**env),
-        )
+        )  # fmt: skip
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
