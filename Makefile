@@ -60,7 +60,7 @@ test-integration: setup tests/__pycache__  ## real ranks, sidecars, Lighthouse
 
 explore: setup  ## new random cases and another order: not the same twice (DEEP=20 for a night; SEED=number again)
 	$(EXPLORE) $(UNIT) $(ARGS)
-	$(EXPLORE) $(INTEGRATION) $$(grep -rlE 'import .*\b(given|DEEP)\b|test_schemathesis' --include='test_*.py' tests) $(ARGS)
+	$(EXPLORE) $(INTEGRATION) $$(grep -rlE 'import .*\bgiven\b|tests\.deep|test_schemathesis' --include='test_*.py' tests) $(ARGS)
 
 check: lint types contracts  ## lint (complexity, too), types, import contracts
 

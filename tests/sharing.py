@@ -66,13 +66,15 @@ TOGETHER: Final = {
         "tests/prometheus/test_healthy.py",
     ),
     "fates": ("tests/worker_server/test_matrix.py",),
-    "torchft": (
+    # forked from one process with torch
+    "torch": (
         "tests/worker_server/test_torchft.py",
         "tests/worker_server/test_exchange.py",
+        "tests/worker_server/test_records.py",
+        "tests/worker_server/test_transfers.py",
     ),
     "recipes": ("tests/examples/test_kubernetes.py", "tests/charts/"),
-    "records": ("tests/worker_server/test_records.py",),
-    "transfers": ("tests/worker_server/test_transfers.py",),
+    "imports": ("tests/worker_server/test_import_torch.py",),
     "attaches": ("tests/worker_server/test_attach.py", "tests/worker_server/test_joining.py"),
     "no code": ("tests/worker_server/test_zero_code.py",),
 }

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import chain, islice, zip_longest
 from statistics import median
+from struct import unpack_from
 from typing import Final
 
 import numpy as np
@@ -143,7 +144,7 @@ class Paces(Mapping[RankName, Pace]):
 
     def _row(self, row: int) -> Floats:
         figures = np.frombuffer(self.rows[row], dtype=np.float32).astype(np.float64)
-        return np.broadcast_to(figures, len(self))
+        return figures if len(figures) != 1 else figures.repeat(len(self))  # broadcast_to is slow
 
     def __len__(self) -> int:
         return len(self.roster.ranks)
@@ -156,8 +157,7 @@ class Paces(Mapping[RankName, Pace]):
 
     def __getitem__(self, rank: RankName) -> Pace:
         place = self.roster.places[rank]
-        rows = [memoryview(row).cast("f") for row in self.rows]
-        column = [row[place if len(row) > 1 else 0] for row in rows]
+        column = [unpack_from("f", row, 4 * place if len(row) > 4 else 0)[0] for row in self.rows]
         figures = dict(zip(FIGURES, column, strict=False))
         phases = zip(self.phases, column[len(FIGURES) :], strict=True)
         return Pace(

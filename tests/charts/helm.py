@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import yaml
 
-from tests.examples.fleet import Fleet
+from tests.examples.fleet import Fleet, fleet_of
 
 CHART: Final = Path(__file__).parents[2] / "charts/lightkeeper"
 WHERE: Final = "/var/tmp/helm/bin"
@@ -39,4 +39,4 @@ def chart(values: dict[str, Any] | None = None, *, name: str = RELEASE) -> Fleet
     """What the chart makes of these values, as a release in a namespace of its name."""
     done = call("template", name, CHART, "--namespace", name, values=values or {})
     assert done.returncode == 0, done.stderr
-    return Fleet(tuple(item for item in yaml.safe_load_all(done.stdout) if item))
+    return fleet_of(done.stdout)

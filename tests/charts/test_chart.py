@@ -17,7 +17,7 @@ import yaml
 from lightkeeper.dashboards import committed
 from lightkeeper.monitor.rulebook import effective
 from tests.charts.helm import CHART, call, chart, helm
-from tests.examples.fleet import Fleet, Object, kustomize, new_overlay, render
+from tests.examples.fleet import Fleet, Object, dumped, kustomize, new_overlay, render
 from tests.monitor.commands.parsing import parsed
 
 pytestmark = [
@@ -205,7 +205,7 @@ def test_the_token_is_one_in_both_namespaces_or_the_user_s():
     assert chart().all("Secret")[0]["data"] != secrets[0]["data"]
     own = chart({"token": {"create": False, "secret": "mine"}})
     assert own.all("Secret") == []
-    assert yaml.safe_dump_all(own.objects).count("secretName: mine") == 2
+    assert dumped(own.objects).count("secretName: mine") == 2
 
 
 def test_release_and_job_may_share_a_namespace():
@@ -239,7 +239,7 @@ def test_a_job_without_torchft_has_a_monitor_alone():
         assert not {"TORCHFT_LIGHTHOUSE", "LIGHTKEEPER_GATE"} & set(data)
     names = {item["metadata"]["name"] for item in fleet.objects}
     assert not {name for name in names if name == "lighthouse" or name.endswith("gate")}
-    assert "app: lighthouse" not in yaml.safe_dump_all(fleet.all("NetworkPolicy"))
+    assert "app: lighthouse" not in dumped(fleet.all("NetworkPolicy"))
 
 
 def test_a_policy_in_the_values_is_one_that_the_monitor_can_use(tmp_path):

@@ -34,24 +34,18 @@ def monitor_page(ranks: int) -> bytes:
         for index, group in enumerate(names)
         for number in range(RANKS_PER_GROUP)
     ]
-    light = LighthouseView(
-        7,
-        tuple(Member(ReplicaId(f"{group}:a"), 10) for group in names[:-20]),
-        {ReplicaId(f"{group}:a"): rng.random() for group in names},
-        "fine",
-    )
+    members = tuple(Member(ReplicaId(f"{group}:a"), 10) for group in names[:-20])
+    beats = {ReplicaId(f"{group}:a"): rng.random() for group in names}
+    light = LighthouseView(7, members, beats, "fine")
     healths = [RankHealth.WAITING] * 90 + list(RankHealth)
     open_now = [
         replace(
-            incident(),
-            id=IncidentId(f"inc-{number}"),
-            kind=list(Kind)[number % len(Kind)],
-            culprits=(RankName(f"rg_{number}.0"),),
-            groups=(GroupName(f"rg_{number}"),),
+            incident(), id=IncidentId(f"inc-{number}"), kind=list(Kind)[number % len(Kind)],
+            culprits=(RankName(f"rg_{number}.0"),), groups=(GroupName(f"rg_{number}"),),
             hosts=(Host(f"node{number}"),),
         )
         for number in range(120)
-    ]
+    ]  # fmt: skip
     shown = view(
         *observed,
         lighthouse=light,

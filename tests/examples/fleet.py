@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,15 @@ class Fleet:
         ]
 
 
+def fleet_of(text: str) -> Fleet:
+    """The objects of a YAML text; libyaml reads it ten times as fast as Python."""
+    return Fleet(tuple(item for item in yaml.load_all(text, yaml.CSafeLoader) if item))
+
+
+def dumped(objects: Iterable[Object]) -> str:
+    return yaml.dump_all(objects, Dumper=yaml.CSafeDumper)
+
+
 def kustomize() -> list[str] | None:
     """The command that renders; None where the machine has none."""
     if shutil.which("kustomize"):
@@ -65,4 +75,4 @@ def render(path: Path) -> Fleet:
     done = subprocess.run(
         [*command, str(path)], check=True, capture_output=True, text=True, timeout=120
     )
-    return Fleet(tuple(yaml.safe_load_all(done.stdout)))
+    return fleet_of(done.stdout)

@@ -8,15 +8,17 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import yaml
+from torch.distributed.run import get_args_parser as torchruns
 
 from lightkeeper.dashboards import committed
 from lightkeeper.trainer import options as trainer_options
 from tests.dashboards import operator_rules as written
-from tests.examples.fleet import KUBERNETES, kustomize, new_overlay, render
+from tests.examples.fleet import KUBERNETES, dumped, kustomize, new_overlay, render
 from tests.monitor.commands.parsing import parsed
 
 pytestmark = [
@@ -178,7 +180,7 @@ def test_each_group_is_another_one_and_its_ranks_know_which(fleet):
 
 def test_groups_differ_in_their_names_alone(fleet):
     def shape(job):
-        text = yaml.safe_dump(job["spec"])
+        text = dumped([job["spec"]])
         return text.replace(job["metadata"]["labels"]["lightkeeper.dev/group-id"], "NAME")
 
     assert len({shape(job) for job in fleet.all("Job")}) == 1
@@ -208,7 +210,7 @@ def test_without_the_gate_they_ask_it_directly(tmp_path):
 
 
 def test_every_address_is_a_service_with_that_port_and_a_pod_behind_it(fleet):
-    text = yaml.safe_dump_all(fleet.objects)
+    text = dumped(fleet.objects)
     addresses = set(re.findall(r"http://([\w-]+)\.([\w-]+):(\d+)", text))
     assert len(addresses) == 4
     for name, namespace, port in addresses:
@@ -272,7 +274,7 @@ def test_the_token_is_mounted_read_only_wherever_it_is_and_is_in_no_variable(fle
                  for volume in pod["spec"].get("volumes", []) if "secret" in volume]  # fmt: skip
         assert modes == [0o440] * len(held)
     assert len(holders) == GROUPS + 2  # the groups, the monitor, the gate; not the Lighthouse
-    assert "secretKeyRef" not in yaml.safe_dump_all(fleet.objects)
+    assert "secretKeyRef" not in dumped(fleet.objects)
 
 
 def breaches(spec):
@@ -477,26 +479,23 @@ def test_torchrun_and_the_trainer_understand_theirs(fleet):
     at = words.index("-m")
     assert words[at + 1] == "lightkeeper.trainer.train"
     trainer_options.rank_options(words[at + 2 :])
-    code = (
-        "import sys; from torch.distributed.run import get_args_parser as p;"
-        "a = p().parse_args(sys.argv[1:]); print(a.master_addr, a.max_restarts, a.training_script)"
-    )
     torchrun = ["--max-restarts=0", "--shutdown-timeout=20", *words[2:]]
     torchrun = [word.replace("$(JOB_COMPLETION_INDEX)", "0") for word in torchrun]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *torchrun], check=True, capture_output=True, text=True
-    )
-    assert done.stdout.split() == [
-        "$(JOB_NAME)-0.ranks.train.svc",
-        "0",
-        "lightkeeper.trainer.train",
-    ]
+    read = torchruns().parse_args(torchrun)
+    assert (read.master_addr, read.max_restarts) == ("$(JOB_NAME)-0.ranks.train.svc", 0)
+    assert read.training_script == "lightkeeper.trainer.train"
 
 
-def test_the_lighthouse_has_every_option_that_it_is_given(fleet):
+def test_the_lighthouse_has_every_option_that_it_is_given(fleet, tmp_path):
     words = container_of(fleet.one("Deployment", "lighthouse")["spec"]["template"])["command"]
-    program = Path(sys.executable).parent / words[0]
-    said = subprocess.run([program, "--help"], check=True, capture_output=True, text=True).stdout
+    assert (Path(sys.executable).parent / words[0]).exists()
+    script = tmp_path / words[0]  # as that, but without torch, which the package imports
+    script.write_text("import _torchft\n_torchft.lighthouse_main()\n")
+    package = find_spec("torchft").submodule_search_locations[0]
+    said = subprocess.run(
+        [sys.executable, script, "--help"], env={"PYTHONPATH": package}, check=True,
+        capture_output=True, text=True,
+    ).stdout  # fmt: skip
     for word in words[1:]:
         assert word.partition("=")[0] in said
 

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.deep import only_explored
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@only_explored  # make test: a crowd in show/test_server.py, odd answers in test_weeks.py
 @pytest.mark.integration
 def test_a_hang_is_named_beside_3000_bad_clients_and_155_odd_states() -> None:
     command = [

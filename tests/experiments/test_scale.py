@@ -60,9 +60,9 @@ def judged(ranks: int):
 @pytest.mark.integration
 def test_a_standing_fleet_is_judged_in_time_by_its_size_and_its_culprit_named() -> None:
     judged(64)  # what is made at the first time
-    small, _ = judged(250)
-    large, incidents = judged(2000)
+    small, _ = judged(125)
+    large, incidents = judged(1000)
     assert large < 24 * small  # 64 times for a square
     (incident,) = incidents
-    assert (incident.culprits, incident.state) == (("rg_125.0",), State.FIRING)
-    assert len(incident.verdict.victims) == 1999
+    assert (incident.culprits, incident.state) == (("rg_62.4",), State.FIRING)
+    assert len(incident.verdict.victims) == 999

@@ -31,9 +31,9 @@ _PHASES: Final = ("data", "forward", "backward", "communication", "optimizer")
 _GROUPS: Final = 4
 
 
-def view_of(ranks: int, world: int = WORLD) -> View:
+def view_of(ranks: int, world: int = WORLD, tick_s: float = 1.0) -> View:
     """What a monitor shows of the simulated fleet in its fourth tick, all of it well."""
-    fleet = SimFleet(ranks // world, world)
+    fleet = SimFleet(ranks // world, world, tick_s=tick_s)
     for rank in fleet.ranks():
         rank.tokens_a_step = 4096
     tempos, seconds = TempoBook(), RankSeconds()

@@ -2,7 +2,7 @@
 
 As `tests.worker_server.conformance`, whose docstring says what is left out. Also left out: what
 changes something (it ends groups, and its bodies are tested one by one), and what goes to a rank.
-`python -m tests.monitor.conformance` prints the findings as JSON.
+`python -m tests.monitor.conformance` prints the findings of both APIs as JSON.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import schemathesis
 from schemathesis.config import SchemathesisConfig
 
 from tests.monitor.openapi import document, sample_app
-from tests.worker_server.conformance import CONFIG, findings_of
+from tests.worker_server import conformance
 
 
 def look():
-    config = SchemathesisConfig.from_dict({**CONFIG, "headers": {}})
+    config = SchemathesisConfig.from_dict({**conformance.CONFIG, "headers": {}})
     schema = schemathesis.openapi.from_dict(document(), config=config)
     schema.app = sample_app()
-    return findings_of(schema.include(method="GET").exclude(path_regex="{what}"))
+    return conformance.findings_of(schema.include(method="GET").exclude(path_regex="{what}"))
 
 
 if __name__ == "__main__":
-    print(json.dumps({**look(), "seed": CONFIG["seed"]}))
+    apis = {"monitor": look(), "worker_server": conformance.look()}
+    print(json.dumps({**apis, "seed": conformance.CONFIG["seed"]}))

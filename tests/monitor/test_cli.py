@@ -281,39 +281,29 @@ def test_help_teaches_by_examples(words: str, command: Command) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("level", [None, "error"])
-def test_the_log_is_json_and_as_loud_as_the_options_or_variables_say(
-    level: str | None, tmp_path: Path
-) -> None:
-    words = () if level is None else ("--log-level", level)
+def test_its_log_may_be_quiet_and_without_a_policy_a_hangup_ends_it(tmp_path: Path) -> None:
+    monitor = Monitor("--store", str(tmp_path / "m.db"), "--log-level", "error", port=free_port())
+    try:
+        monitor.ready()
+    finally:
+        status = monitor.end(signal.SIGHUP)
+    assert (status, monitor.lines) == (-signal.SIGHUP, [])
+
+
+@pytest.mark.integration
+def test_a_start_without_a_token_and_a_lighthouse_warns_and_starts(tmp_path: Path) -> None:
     monitor = Monitor(
-        "--store", str(tmp_path / "m.db"), "--observe", *words, port=free_port(),
-        LIGHTKEEPER_LOG_FORMAT="json",
+        "--store", str(tmp_path / "m.db"), "--observe", port=free_port(),
+        TORCHFT_LIGHTHOUSE="http://127.0.0.1:9", LIGHTKEEPER_LOG_FORMAT="json",
     )  # fmt: skip
     try:
         monitor.ready()
     finally:
         monitor.end(signal.SIGTERM)
     lines = [json.loads(line) for line in monitor.lines]
-    said = {(line["level"], line["logger"]) for line in lines}
-    usual = {("info", "lightkeeper"), ("warning", "lightkeeper")}
-    assert said >= usual if level is None else not said
+    levels = {(line["level"], line["logger"]) for line in lines}
+    assert levels >= {("info", "lightkeeper"), ("warning", "lightkeeper")}
     assert all(line["time"].endswith("Z") for line in lines)
-
-
-@pytest.mark.integration
-def test_a_start_without_a_token_and_a_lighthouse_warns_and_starts(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    monitor = Monitor(
-        "--store", str(tmp_path / "m.db"), "--observe", port=port,
-        TORCHFT_LIGHTHOUSE="http://127.0.0.1:9",
-    )  # fmt: skip
-    try:
-        monitor.ready()
-    finally:
-        monitor.end(signal.SIGTERM)
     said = "".join(monitor.lines)
     assert "no token is configured" in said
     assert "observe mode" in said

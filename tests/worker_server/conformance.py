@@ -2,12 +2,11 @@
 
 All checks but `ignored_auth`: that one breaks over WSGI (it passes `max_redirects` to werkzeug),
 and test_guard.py holds those rules. The phase of linked requests is off: no answer names another
-operation. `python -m tests.worker_server.conformance` prints the findings as JSON.
+operation. `python -m tests.monitor.conformance` prints the findings, and those of the monitor.
 """
 
 from __future__ import annotations
 
-import json
 import random
 
 import schemathesis
@@ -22,7 +21,7 @@ CONFIG = {
     "seed": random.SystemRandom().getrandbits(32) if EXPLORES else 7,
     "headers": WITH_TOKEN,
     "generation": {"max-examples": 5 * DEEP, "database": "none"},
-    "phases": {"stateful": {"enabled": False}},
+    "phases": {"stateful": {"enabled": False}, "coverage": {"enabled": EXPLORES}},
     "checks": {"ignored_auth": {"enabled": False}},
 }
 
@@ -48,7 +47,3 @@ def findings_of(schema):
                 if check.status != "success"
             ]
     return {"checked": checked, "findings": findings}
-
-
-if __name__ == "__main__":
-    print(json.dumps({**look(), "seed": CONFIG["seed"]}))

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +16,7 @@ from lightkeeper.worker_server.rank.page.writer import PageWriter
 from lightkeeper.worker_server.rank.reporter import Reporter
 from tests.worker_server.admissions import FakeMonitor
 from tests.worker_server.pages import identity
-from tests.worker_server.ranks import RankUnderTest
+from tests.worker_server.ranks import ROOT, Ended, RankUnderTest, environment
 
 
 @pytest.fixture
@@ -30,6 +33,26 @@ def module_dir() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="lk-", dir="/tmp"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def torch_python() -> Iterator[Callable[..., Ended]]:
+    """Runs a module with a folder and words, as `torch_python` says."""
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "tests.worker_server.torch_python"], cwd=ROOT,
+        env=environment(None, GLOO_SOCKET_IFNAME="lo"), stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True,
+    ) as python:  # fmt: skip
+
+        def run(module: str, folder: Path, *words: Any) -> Ended:
+            order = json.dumps([module, *map(str, (folder, *words))])
+            print(order, file=python.stdin, flush=True)
+            code = int(python.stdout.readline())
+            said = [(folder / f"{module}.{stream}").read_text() for stream in (1, 2)]
+            return Ended(code, *said, folder)
+
+        yield run
+        python.stdin.close()
 
 
 @pytest.fixture

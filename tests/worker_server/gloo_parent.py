@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 import lightkeeper
+from lightkeeper.worker_server.rank import attach  # noqa: F401  once for all
 from tests import forks
 
 

@@ -49,6 +49,9 @@ def rank(folder, name, address):
 
 
 def main(folder):
+    import torch._dynamo  # noqa: F401  AdamW imports it at its first step
+    import torchft.local_sgd  # noqa: F401
+
     silence()
     codes = []
     for name in RUNS:

@@ -56,35 +56,46 @@ class Ended(NamedTuple):
 
 
 _FORKS = """
-import json, os, sys
-from lightkeeper.worker_server.rank import attach  # once for all
-pids = []
-for code, environ, folder in json.load(sys.stdin):
-    pids.append(os.fork())
-    if not pids[-1]:
-        os.environ.update(environ)
-        for stream, name in ((1, "stdout"), (2, "stderr")):
-            os.dup2(os.open(f"{folder}.{name}", os.O_WRONLY | os.O_CREAT), stream)
-        exec(code, {"__name__": "__main__"})
-        sys.exit()
-print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]))
+import gc, json, os, sys
+def child():
+    gc.freeze()  # what is there is no child's garbage
+    pids = []
+    for code, environ, folder in json.load(sys.stdin):
+        pids.append(os.fork())
+        if not pids[-1]:
+            os.environ.update(environ)
+            for stream, name in ((1, "stdout"), (2, "stderr")):
+                os.dup2(os.open(f"{folder}.{name}", os.O_WRONLY | os.O_CREAT), stream)
+            return code
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+    print(json.dumps(codes), flush=True)
+    os._exit(0)
 """
+ATTACHES = """
+from lightkeeper.worker_server.rank import attach
+exec(child(), {"__name__": "__main__"})
+"""
+"""Imports what an attach needs once for all, then lives as each child."""
 
 
 def run_each(
-    cases: Mapping[str, tuple[str, dict[str, str]]], folder: Path, *flags: str
+    cases: Mapping[str, tuple[str, dict[str, str]]],
+    folder: Path,
+    *flags: str,
+    life: str = ATTACHES,
+    **environ: str,
 ) -> dict[str, Ended]:
     """Run each code with its variables, in a child of one python: its imports are made once."""
     folders = [folder / str(number) for number in range(len(cases))]
     for path in folders:
         path.mkdir(mode=0o700)
     orders = [
-        (code, {"LIGHTKEEPER_RUN_DIR": str(path), **environ}, str(path))
-        for (code, environ), path in zip(cases.values(), folders, strict=True)
+        (code, {"LIGHTKEEPER_RUN_DIR": str(path), **own}, str(path))
+        for (code, own), path in zip(cases.values(), folders, strict=True)
     ]
     done = subprocess.run(
-        [sys.executable, *flags, "-c", _FORKS], env=environment(None), input=json.dumps(orders),
-        capture_output=True, text=True, timeout=120, check=True,
+        [sys.executable, *flags, "-c", _FORKS + life], env=environment(None, **environ),
+        input=json.dumps(orders), capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     ended = {}
     for name, code, path in zip(cases, json.loads(done.stdout), folders, strict=True):

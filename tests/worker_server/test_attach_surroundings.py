@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.rank.page import layout
 from tests.worker_server.ranks import ROOT
 
@@ -120,60 +118,3 @@ def test_with_no_port_to_be_had_the_rank_trains_on_and_the_sidecar_takes_one_whe
     assert done.stdout.startswith("Reporter 3 http://127.0.0.1:4000"), done.stderr
     assert done.stderr == ""
     assert any("no port is free" in log.read_text() for log in run_dir.glob("*.log"))
-
-
-def test_torchs_part_can_be_left_out(run_dir):
-    code = (
-        "import os, lightkeeper, torch, torch.distributed as dist\n"
-        "from torch.optim import optimizer\n"
-        "for switch in '01':\n"
-        "    if not os.fork():\n"
-        "        before = dist.all_reduce\n"
-        "        os.environ['LIGHTKEEPER_TORCH'] = switch\n"
-        "        lightkeeper.attach()\n"
-        "        hooks = len(optimizer._global_optimizer_post_hooks)\n"
-        "        print(dist.all_reduce is before, hooks, flush=True)\n"
-        "        os._exit(0)\n"
-        "    os.wait()\n"
-    )
-    done = run(code, LIGHTKEEPER_RUN_DIR=str(run_dir))
-    assert done.stdout == "True 0\nFalse 1\n", done.stderr
-
-
-OPTIMIZED = """
-import os, time, torch, urllib.request, lightkeeper
-import torch._dynamo  # AdamW imports it at its first step
-torch.set_num_threads(1)
-def life(reports):
-    reporter = lightkeeper.attach()
-    weights = torch.nn.Linear(2, 1)
-    adam, other = torch.optim.AdamW(weights.parameters()), torch.optim.SGD(weights.parameters())
-    for step in range(5):
-        weights(torch.ones(2)).sum().backward()
-        if reports:
-            reporter.begin_step(100 + step)
-        adam.step()
-        if reports:
-            reporter.end_step(100 + step, committed=True)
-        else:
-            other.step()
-    while reporter.url is None:
-        time.sleep(0.05)
-    url = reporter.url + "/v1/state"
-    print(urllib.request.urlopen(url, timeout=20).read().decode(), end="", flush=True)
-for reports in (False, True):
-    if not os.fork():
-        life(reports)
-        os._exit(0)
-    os.wait()
-"""
-
-
-def test_a_loop_that_says_nothing_has_its_optimizers_steps_and_one_that_reports_only_its_own(
-    run_dir,
-):
-    done = run(OPTIMIZED, LIGHTKEEPER_RUN_DIR=str(run_dir))
-    silent, reports = (wire.parse_state(json.loads(line)).step for line in done.stdout.splitlines())
-    assert (silent.committed_step, silent.commits, silent.commit_failures) == (4, 5, 0)
-    assert silent.source == "optimizer"
-    assert (reports.committed_step, reports.commits) == (104, 5)

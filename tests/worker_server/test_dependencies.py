@@ -9,11 +9,13 @@ import pytest
 
 from lightkeeper.worker_server import run_dir as run_dirs
 from lightkeeper.worker_server.rank.attach import SidecarProcess, start_sidecar
+from tests.deep import crossed, only_explored
 from tests.worker_server.ranks import ROOT, environment, eventually
 
 pytestmark = pytest.mark.integration
 
-NEEDS = ("click", "flask", "jinja2", "msgspec", "prometheus_client", "requests", "rich", "waitress")
+NEEDS = ("click", "flask", "waitress", "requests", "rich", "prometheus_client", "jinja2")
+"""What the command needs, or the sidecar."""
 SICK = {
     "missing": "raise ModuleNotFoundError(f'No module named {__name__!r}', name=__name__)",
     "broken": "raise ImportError('undefined symbol: PyUnicode_Odd')",
@@ -61,8 +63,7 @@ def python(words, sick, folder, run_dir, **more):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("state", SICK)
+@pytest.mark.parametrize(("state", "way"), crossed(SICK, WAYS))
 def test_without_the_wire_every_way_to_attach_leaves_training_alone(state, way, tmp_path, run_dir):
     done = python(
         WAYS[way], {"msgspec": SICK[state]}, tmp_path / "sick", run_dir, LIGHTKEEPER_ATTACH="1"
@@ -73,8 +74,7 @@ def test_without_the_wire_every_way_to_attach_leaves_training_alone(state, way, 
     assert all(line.startswith("lightkeeper is not attached: ") for line in said)
 
 
-@pytest.mark.parametrize("way", ["attach", "run"])
-@pytest.mark.parametrize("name", [name for name in NEEDS if name != "msgspec"])
+@pytest.mark.parametrize(("name", "way"), crossed(NEEDS, ["run", "attach"]))
 def test_what_only_the_command_or_the_sidecar_needs_stops_no_training(name, way, tmp_path, run_dir):
     done = python(WAYS[way], {name: SICK["odd"]}, tmp_path / "sick", run_dir)
     assert (done.returncode, done.stdout) == (7, "trains\n"), done.stderr
@@ -90,6 +90,7 @@ def test_what_only_the_command_or_the_sidecar_needs_stops_no_training(name, way,
     assert done.stderr.splitlines()[: len(expected) or None] == expected
 
 
+@only_explored  # make test: "entry points" above, and test_import_torch.py
 def test_import_torch_is_not_stopped_by_a_broken_package_of_ours(tmp_path, run_dir):
     words = ["-c", f"import torch\n{TRAINS}"]
     sick = {"msgspec": SICK["broken"]}

@@ -126,14 +126,3 @@ def test_a_script_that_is_only_wrapped_ends_with_the_same_status(tmp_path, run_d
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (75, "")
     assert "ending with status 75" in done.stderr
-
-
-def test_it_ends_out_of_the_import_of_torch_as_well(run_dir, monitor):
-    """LIGHTKEEPER_ATTACH=1 attaches at the end of `import torch`."""
-    done = run_python(
-        "-c", "import torch; print('trains')", run_dir=run_dir, LIGHTKEEPER_HOST="node1",
-        LIGHTKEEPER_ATTACH="1", RANK="0", WORLD_SIZE="1",
-        LIGHTKEEPER_ADMISSION="refuse", LIGHTKEEPER_MONITOR=monitor(REFUSAL).url,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (75, "")
-    assert f"{REFUSED}ending with status 75" in done.stderr

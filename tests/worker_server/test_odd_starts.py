@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from lightkeeper.monitor.service import Service
 from lightkeeper.worker_server.run_dir import start_ticks
 from lightkeeper.worker_server.sidecar.process import GoneError, PidfdProcess
-from tests.monitor.process import Monitor
-from tests.ports import free_port
+from tests.monitor.api import Api, options
 from tests.worker_server.ranks import Rank, environment, eventually
 
 SCRIPT = """
@@ -102,23 +102,22 @@ def test_with_hardly_a_descriptor_training_has_its_own_exit_code(script, run_dir
 def test_a_monitor_finds_a_rank_without_streams_healthy_and_has_no_incident(
     script, run_dir, tmp_path
 ):
-    url = f"http://127.0.0.1:{free_port()}"
-    monitor = Monitor("--store", str(tmp_path / "monitor.db"), "--observe", port=int(url[17:]))
     words = f"exec {shlex.join([sys.executable, str(script)])} 0<&- 1>&- 2>&-"
-    rank = subprocess.Popen(
-        ["bash", "-c", words], env=environment(run_dir, LIGHTKEEPER_MONITOR=url)
-    )
-    try:
-        monitor.ready()
-        eventually(
-            lambda: [row["health"] for row in monitor.get("/v1/ranks")["ranks"]] == ["healthy"],
-            "it is healthy", within_s=60,
-        )  # fmt: skip
-        assert monitor.get("/v1/incidents")["incidents"] == []
-    finally:
-        (run_dir / "stop").touch()
-        rank.wait(30)
-        monitor.end()
+    with Service(options(tmp_path, token=None)) as service:
+        monitor = Api(service)
+        env = environment(run_dir, LIGHTKEEPER_MONITOR=monitor.url)
+        rank = subprocess.Popen(["bash", "-c", words], env=env)
+
+        def health() -> list[str]:
+            monitor.tick_in_turn()
+            return [row["health"] for row in monitor.get("/v1/ranks")["ranks"]]
+
+        try:
+            eventually(lambda: health() == ["healthy"], "it is healthy", within_s=60)
+            assert monitor.get("/v1/incidents")["incidents"] == []
+        finally:
+            (run_dir / "stop").touch()
+            rank.wait(30)
     assert rank.returncode == 7
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
-import subprocess
-import sys
 
 import jsonschema
 import pytest
@@ -17,7 +14,6 @@ from lightkeeper.worker_server.rank.settings import Settings
 from lightkeeper.worker_server.sidecar.app import ENDPOINTS
 from tests import openapi
 from tests.worker_server.boxes import TOKEN, WITH_TOKEN, FakeBox, app_of
-from tests.worker_server.ranks import ROOT
 
 DOCUMENT = app_of(FakeBox()).test_client().get(wire.PATH_OPENAPI).json
 OPERATIONS = [
@@ -98,16 +94,3 @@ def test_refusals_follow_their_schema():
         described = operation["responses"][str(answer.status_code)]
         validator(described["content"]["application/json"]["schema"]).validate(answer.json)
         assert {"WWW-Authenticate"} == set(described["headers"]) & set(answer.headers.keys())
-
-
-@pytest.mark.integration
-def test_schemathesis_finds_nothing():
-    """In a process of its own: pytest would compile the 400 modules of a plugin's package anew."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.worker_server.conformance"],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said["findings"] == [], f"seed {said['seed']}"
-    assert said["checked"] > 1000

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.integration
-ROOT = Path(__file__).resolve().parents[2]
 
 UNRECORDED = {"send"}
 """Torch's record on gloo has no point-to-point operations."""
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(torch_python, tmp_path_factory):
     """Of each call: torch's entries, ring ops they were matched with, matched, torch's alone."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.worker_server.records_parent",
-         str(tmp_path_factory.mktemp("job"))],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT, capture_output=True, text=True,
-        timeout=90, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = torch_python("records_parent", tmp_path_factory.mktemp("job"))
+    assert done.code == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 

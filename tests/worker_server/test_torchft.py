@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import inspect
 import json
-import os
-import subprocess
 import sys
 import time
 import types
@@ -52,7 +50,7 @@ FORMS = "configure" if hasattr(ProcessGroup, "configure") else "reconfigure"
 
 
 @pytest.fixture(scope="module", params=["wrapped", "native"])
-def job(request, tmp_path_factory):
+def job(request, torch_python, tmp_path_factory):
     """What both ranks left in their pages, and what `a` saw of its steps."""
     if request.param == "native" and (
         FORMS == "configure" or not hasattr(ProcessGroup, "supports_reconfigure")
@@ -60,12 +58,7 @@ def job(request, tmp_path_factory):
     ):  # fmt: skip
         pytest.skip("groups of torch's own in a Manager: torch >= 2.14 and TorchFT after 0.2.0")
     folder = tmp_path_factory.mktemp("job")
-    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.worker_server.torchft_parent", str(folder),
-         request.param],
-        env=env, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
+    done = torch_python("torchft_parent", folder, request.param)
     steps, codes = (json.loads(line) for line in done.stdout.splitlines() if line[:1] in "{[")
     assert codes == [0, 9]
     pages = {name: PageReader(folder / f"{name}.page") for name in "ab"}
@@ -179,14 +172,10 @@ def test_the_managers_timeouts_are_told(job):
 
 
 @pytest.fixture(scope="module")
-def rounds(tmp_path_factory):
+def rounds(torch_python, tmp_path_factory):
     """The last states of ranks that train alone and meet every few steps."""
     folder = tmp_path_factory.mktemp("rounds")
-    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.worker_server.local_sgd_parent", str(folder)],
-        env=env, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
+    done = torch_python("local_sgd_parent", folder)
     assert json.loads(done.stdout) == [0] * len(local_sgd_parent.RUNS)
     return {name: PageReader(folder / f"{name}.page") for name in local_sgd_parent.RUNS}
 

@@ -5,10 +5,6 @@ whom while a group is created.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -18,20 +14,14 @@ from tests.worker_server.pages import NOW
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.integration
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory):
+def job(torch_python, tmp_path_factory):
     """The ranks' folder, and the port at which they met."""
     folder, port = tmp_path_factory.mktemp("job"), free_port()
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.worker_server.transfers_parent",
-         str(folder), str(port)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT, capture_output=True, text=True,
-        timeout=90, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = torch_python("transfers_parent", folder, port)
+    assert done.code == 0, done.stderr[-2000:]
     return folder, port
 
 

@@ -22,10 +22,11 @@ import torch
 import torch.distributed as dist
 
 import lightkeeper
+from lightkeeper.worker_server.rank import attach  # noqa: F401  once for all
 from lightkeeper.worker_server.sidecar.queries import SilentError
 from lightkeeper.worker_server.sidecar.recorders import ControlPlane
 from tests import forks
-from tests.worker_server.fates import HAMMERED
+from tests.worker_server.fates import ways_of
 
 ENDINGS = (
     "normal", "exception", "exception_beside_torch_threads", "exception_in_atexit",
@@ -34,19 +35,16 @@ ENDINGS = (
 )  # fmt: skip
 
 
-def run_child(ending, attached, hammered):
+def run_child(ending, way):
     """One rank's whole life after the fork; returns or raises as a training script would."""
-    os.environ["LIGHTKEEPER"] = "1" if attached else "0"
-    os.environ["REPLICA_GROUP"] = f"{ending}-{attached}-{hammered}"
-    os.environ.update(RANK="0", WORLD_SIZE="1")
+    name = f"{ending}-{way}"
+    os.environ["LIGHTKEEPER"] = "0" if way == "plain" else "1"
+    os.environ.update(REPLICA_GROUP=name, RANK="0", WORLD_SIZE="1")
     for stream in (1, 2):
-        os.dup2(
-            os.open(said_by(ending, attached, hammered, stream), os.O_WRONLY | os.O_CREAT), stream
-        )
-    name = f"{ending}-{attached}-{hammered}"
+        os.dup2(os.open(said_by(name, stream), os.O_WRONLY | os.O_CREAT), stream)
     atexit.register(tell_if_found, name, os.getpid())  # runs after the rank's own
     reporter = lightkeeper.attach()
-    assert type(reporter).__name__ == ("Reporter" if attached else "NullReporter")
+    assert type(reporter).__name__ == ("NullReporter" if way == "plain" else "Reporter")
     if ending == "forks":
         fork_and_wait()
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
@@ -57,7 +55,7 @@ def run_child(ending, attached, hammered):
         work.wait()
     reporter.end_step(0, committed=True)
     print("trained", flush=True)
-    if hammered:
+    if way == "hammered":
         time.sleep(0.3)  # requests are in flight when the end comes
     end(ending)
 
@@ -69,9 +67,8 @@ def tell_if_found(name, rank):
         print("its control plane can still be asked", flush=True)
 
 
-def said_by(ending, attached, hammered, stream):
-    folder = Path(os.environ["LIGHTKEEPER_RUN_DIR"])
-    return folder / f"{ending}-{attached}-{hammered}.said-{stream}"
+def said_by(name, stream):
+    return Path(os.environ["LIGHTKEEPER_RUN_DIR"]) / f"{name}.said-{stream}"
 
 
 def fork_and_wait():
@@ -150,16 +147,14 @@ def hammer(name, done, answers):
 
 def exits():
     answer = {}
-    ways = ((False, False), (True, False), (True, True))
-    cases = [(e, a, h) for e in ENDINGS for a, h in ways if not h or e in HAMMERED]
-    for ending, attached, hammered in cases:
+    cases = [(ending, way) for ending in ENDINGS for way in ways_of(ending)]
+    for ending, way in cases:
         pid = os.fork()
         if not pid:
-            return run_child(ending, attached, hammered)
-        done, answers = threading.Event(), []
-        name = f"{ending}-{attached}-{hammered}"
+            return run_child(ending, way)
+        done, answers, name = threading.Event(), [], f"{ending}-{way}"
         asking = threading.Thread(target=hammer, args=(name, done, answers))
-        if hammered:
+        if way == "hammered":
             asking.start()
         deadline = time.monotonic() + 30
         status = None
@@ -171,13 +166,11 @@ def exits():
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         done.set()
-        if hammered:
-            asking.join()
         code = None if status is None else os.waitstatus_to_exitcode(status)
-        if hammered:
+        if way == "hammered":
+            asking.join()
             answer[f"{ending}/answers"] = len(answers)
-        way = "hammered" if hammered else "attached" if attached else "plain"
-        said = [said_by(ending, attached, hammered, stream).read_text() for stream in (1, 2)]
+        said = [said_by(name, stream).read_text() for stream in (1, 2)]
         answer[f"{ending}/{way}"] = code, *(normal(text) for text in said)
     print(json.dumps(answer), flush=True)
     return None
@@ -217,6 +210,7 @@ def gloo_rank(rank, ending, port):
 
 def births(line):
     kind, folder, *words = line.split()
+    os.environ.pop("LIGHTKEEPER_DEEP", None)  # no rank's
     os.environ["LIGHTKEEPER_RUN_DIR"] = folder
     os.environ["LIGHTKEEPER_LINGER_S"] = "0" if kind == "exits" else "10"
     if kind == "exits":

@@ -1,4 +1,4 @@
-"""An agent reads what the monitor knows, by the SDK's own client over stdio, and can do nothing."""
+"""An agent reads what the monitor knows, by the SDK's own client, and can do nothing."""
 
 from __future__ import annotations
 
@@ -6,29 +6,39 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import pytest
-from mcp import Client, StdioServerParameters
 
+from lightkeeper.monitor.commands.ask import Monitor
 from lightkeeper.monitor.service import Service
 from tests.http_server import FakeServer
 from tests.monitor.api import Api, options
+from tests.monitor.commands.calling import Command
 from tests.monitor.fakes import FakeFleet, FakeLighthouse
-from tests.monitor.process import environment, lightkeeper
+from tests.monitor.process import environment
+
+if TYPE_CHECKING:
+    from mcp import Client
 
 pytestmark = pytest.mark.integration
 T = TypeVar("T")
 EVIL = "../../pause?x=1#\n\u202e"
 
 
-def ask(url: str, talk: Callable[[Client], Awaitable[T]], **env: str) -> T:
-    """What an agent hears that starts `lightkeeper mcp` for this monitor."""
+def ask(url: str, talk: Callable[[Client], Awaitable[T]], token: str | None = None) -> T:
+    """What an agent hears of this monitor; with a token it starts `lightkeeper mcp`."""
+    from mcp import Client, StdioServerParameters  # 1.4 s of CPU, and not in each worker
+
+    from lightkeeper.monitor.commands.mcp import server_of
+
+    words = ["-m", "lightkeeper.monitor.cli", "mcp", "--monitor", url]
+    server = server_of(Monitor(url)) if token is None else StdioServerParameters(
+        command=sys.executable, args=words, env=environment(LIGHTKEEPER_TOKEN=token)
+    )  # fmt: skip
 
     async def connect() -> T:
-        words = ["-m", "lightkeeper.monitor.cli", "mcp", "--monitor", url]
-        server = StdioServerParameters(command=sys.executable, args=words, env=environment(**env))
         async with Client(server, read_timeout_seconds=60) as client:
             return await talk(client)
 
@@ -126,7 +136,7 @@ def test_a_whole_monitor_is_read_and_a_refusal_is_said(
                 await told(client, "rank_state", rank="rg_1.0"),
             ]
 
-        status, ranks, unknown, missing, state = ask(api.url, talk, LIGHTKEEPER_TOKEN="secret")
+        status, ranks, unknown, missing, state = ask(api.url, talk, token="secret")
     assert [each[0] for each in (status, ranks, unknown, missing, state)] == [
         False, False, True, True, False,
     ]  # fmt: skip
@@ -146,6 +156,5 @@ def test_without_a_monitor_a_tool_says_so_and_the_server_goes_on() -> None:
         assert "cannot reach the monitor at http://127.0.0.1:9" in text
 
 
-def test_on_a_terminal_it_says_what_it_is_for() -> None:
-    said = lightkeeper("mcp", "--help")
-    assert '"mcpServers"' in said.stdout
+def test_its_help_says_what_it_is_for(command: Command) -> None:
+    assert '"mcpServers"' in command("mcp", "--help")

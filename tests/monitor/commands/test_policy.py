@@ -13,7 +13,7 @@ import yaml
 
 from lightkeeper.monitor.cli import main
 from lightkeeper.monitor.service import Service
-from tests.monitor.api import options
+from tests.monitor.api import Api, options
 from tests.monitor.fakes import FakeLighthouse, wait_until
 from tests.monitor.process import ROOT, Monitor
 from tests.monitor.test_rulebook import POLICY, rulebook
@@ -165,22 +165,8 @@ def test_a_hangup_reads_the_file_again_and_a_bad_one_is_logged(tmp_path: Path, f
         assert monitor.call("POST", "/v1/pause", json=body).status_code == 200
         assert monitor.end(signal.SIGTERM) == 0
         assert any("is not reloaded, by SIGHUP: " in line for line in monitor.lines)
-        file.write_text(POLICY)
-        monitor = Monitor(
-            "--store", str(tmp_path / "m.db"), "--policy", str(file), "--tick", "0.2",
-            port=free_port(), LIGHTKEEPER_TOKEN="secret",
-        )  # fmt: skip
-        monitor.ready()
-        assert monitor.get("/v1/snapshot")["pause"]["reason"] == "rack 7"
     finally:
         monitor.end()
-
-
-@pytest.mark.integration
-def test_without_a_file_a_hangup_ends_the_monitor_as_it_always_did(tmp_path: Path) -> None:
-    monitor = Monitor("--store", str(tmp_path / "m.db"), port=free_port())
-    try:
-        monitor.ready()
-        assert monitor.end(signal.SIGHUP) == -signal.SIGHUP
-    finally:
-        monitor.end()
+    with Service(options(tmp_path)) as service:
+        service.keeper.tick()
+        assert Api(service).get("/v1/snapshot")["pause"]["reason"] == "rack 7"

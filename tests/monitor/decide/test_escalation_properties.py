@@ -32,7 +32,7 @@ from lightkeeper.monitor.model.eviction import Eviction, EvictionState, Rung
 from lightkeeper.monitor.model.names import Host
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Snapshot
 from lightkeeper.monitor.model.plain import from_plain, to_plain
-from tests.deep import DEEP
+from tests.deep import DEEP, EXPLORES
 from tests.monitor.decide.escalations import (
     ALL,
     EVICT,
@@ -124,7 +124,7 @@ starts = st.sampled_from([fresh(**state, lost=lost) for state in STATES for lost
 deps = st.sampled_from([ALL, EvictionDeps()])
 
 
-LONG = settings(max_examples=50 * DEEP)
+LONG = settings(max_examples=50 * DEEP if EXPLORES else 15)
 
 
 class Account:

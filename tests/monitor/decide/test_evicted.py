@@ -131,7 +131,7 @@ def test_a_group_that_a_person_put_out_is_not_accused_of_its_death() -> None:
 
 @pytest.mark.integration  # no processes, but 1 s of CPU
 def test_a_group_that_was_put_out_and_stays_out_is_not_accused_of_being_dead() -> None:
-    drive = Drive(SimFleet(3, 2, [at(20, hang("rg_1.1"))], relaunch=False)).run(700)
+    drive = Drive(SimFleet(3, 1, [at(20, hang("rg_1.0"))], relaunch=False)).run(700)
     assert [drive.seen[key].kind for key in drive.fired] == ["not_entered"]
 
 

@@ -20,7 +20,7 @@ from lightkeeper.monitor.model.eviction import Eviction, Guard, Hold
 from lightkeeper.monitor.model.incident import incident_from_json, incident_to_json
 from lightkeeper.monitor.model.observation import Pause
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Severity
-from tests.deep import DEEP
+from tests.deep import DEEP, EXPLORES, only_explored
 from tests.monitor import fleet as faults
 from tests.monitor.fleet import START_S, Drive
 from tests.monitor.shared_hosts import HostFleet
@@ -286,12 +286,12 @@ def sequence(seed: int, ticks: int = TICKS) -> Sequence:
     return made
 
 
-@pytest.mark.parametrize("seed", range(10 * DEEP))
+@pytest.mark.parametrize("seed", range(10 * DEEP if EXPLORES else 4))
 def test_no_sequence_of_faults_and_heals_breaks_a_guard(seed) -> None:
     assert sequence(seed).broken == []
 
 
-@pytest.mark.skipif(DEEP == 1, reason="minutes: LIGHTKEEPER_DEEP=2 or more")
+@only_explored  # minutes
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("guard", TOLD)
 def test_a_monitor_without_one_of_its_guards_is_found_out(guard, monkeypatch) -> None:

@@ -11,7 +11,7 @@ from lightkeeper.monitor.model.names import GroupName, RankName, ReplicaId
 from lightkeeper.monitor.model.observation import Failure, Observation, Snapshot, Unreachable
 from lightkeeper.worker_server.wire import Identity
 from tests.changed import replace
-from tests.deep import DEEP
+from tests.deep import DEEP, EXPLORES
 from tests.monitor.fleet import (
     At,
     Drive,
@@ -39,7 +39,7 @@ from tests.monitor.fleet import (
 
 pytestmark = pytest.mark.integration  # many seconds
 
-SOAK = settings(max_examples=5 * DEEP, deadline=None,
+SOAK = settings(max_examples=5 * DEEP if EXPLORES else 3, deadline=None,
                 suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large,
                                        HealthCheck.large_base_example])  # fmt: skip
 SHAPES = [(3, 1), (2, 2), (4, 1), (2, 3)]
@@ -175,7 +175,7 @@ def test_dropping_reports_never_adds_an_eviction_of_a_sound_group(
     assert set(drive.evicted()) <= sick
 
 
-@settings(SOAK, max_examples=4 * DEEP)
+@SOAK
 @given(sick_fleets(), st.randoms(use_true_random=False), st.floats(0.02, 0.4),
        st.sampled_from(TELLING))  # fmt: skip
 def test_reports_that_come_a_tick_late_never_add_an_eviction_of_a_sound_group(
@@ -237,7 +237,7 @@ def renamed(snapshot: Snapshot, groups: dict[str, str], order: list[int]) -> Sna
     )
 
 
-@settings(SOAK, max_examples=4 * DEEP)
+@SOAK
 @given(
     st.sampled_from([(3, 1), (3, 2), (2, 4)]),
     st.sampled_from(sorted(ALL)),
@@ -285,13 +285,12 @@ def test_renaming_groups_and_ranks_never_changes_a_verdict(
 
 
 @pytest.mark.parametrize(("groups", "size"), [(4, 1), (2, 3)])
-@settings(max_examples=DEEP, deadline=None,
-          suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large,
-                                 HealthCheck.large_base_example])  # fmt: skip
+@settings(SOAK, max_examples=DEEP if EXPLORES else 2)  # the first one is the simplest
 @given(st.data())
-def test_a_healthy_fleet_has_no_incident_in_a_thousand_ticks(groups, size, data) -> None:
-    script = data.draw(nuisances(groups, size, 1000))
-    drive = Drive(SimFleet(groups, size, script, noise=0.3, seed=2)).run(1000)
+def test_a_healthy_fleet_has_no_incident_in_so_many_ticks(groups, size, data) -> None:
+    ticks = 1000 if EXPLORES else 150
+    script = data.draw(nuisances(groups, size, ticks))
+    drive = Drive(SimFleet(groups, size, script, noise=0.3, seed=2)).run(ticks)
     assert {i.id: i.verdict.reason for i in drive.seen.values()} == {}
 
 
@@ -302,5 +301,5 @@ def test_the_fault_scripts_above_do_lead_to_evictions() -> None:
         drive = Drive(SimFleet(2, 3, [at(at_s, fault(RankName("rg_1.1")))]))
         while not drive.evicts and drive.fleet.tick < 120:
             drive.step()
-        drive.run(20)
+        drive.run(5)
         assert drive.evicted() == ["rg_1"], kind

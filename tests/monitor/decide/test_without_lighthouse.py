@@ -8,6 +8,7 @@ from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Guard
 from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Snapshot
 from tests.changed import replace
+from tests.deep import crossed
 from tests.monitor.fleet import (
     Drive,
     Fault,
@@ -38,8 +39,7 @@ FAULTS: dict[str, Fault] = {
 
 
 @pytest.mark.integration  # no processes, but 1 s of CPU
-@pytest.mark.parametrize("before_s", [4.0, 0.3])
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize(("name", "before_s"), crossed(FAULTS, [4.0, 0.3]))
 def test_the_right_group_is_out_while_the_lighthouse_is_down(name: str, before_s: float) -> None:
     """The fault comes before the Lighthouse goes, or in the very step in which it goes."""
     script = [at(20, lighthouse_down(25)), at(20 - before_s, FAULTS[name])]
@@ -58,9 +58,10 @@ def test_also_of_a_fault_that_comes_while_all_wait(name: str) -> None:
 
 
 @pytest.mark.integration  # no processes, but 1 s of CPU
-@pytest.mark.parametrize("for_s", [12.0, 300.0])
-@pytest.mark.parametrize("source", ["reporter", "torchft", None])
-@pytest.mark.parametrize("how", [lighthouse_down, lighthouse_away, lighthouse_restart])
+@pytest.mark.parametrize(("how", "source", "for_s"), crossed(
+    [lighthouse_down, lighthouse_away, lighthouse_restart], ["reporter", "torchft", None],
+    [12.0, 300.0], times=2,
+))  # fmt: skip
 def test_its_absence_alone_evicts_nobody(how, source, for_s: float) -> None:
     fleet = SimFleet(3, 2, [at(20, how(for_s))], source=source, across=source != "reporter")
     assert not Drive(fleet).run(70).evicts

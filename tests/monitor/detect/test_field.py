@@ -20,6 +20,7 @@ from lightkeeper.worker_server.wire import (
     Witness,
 )
 from tests.changed import replace
+from tests.deep import only_explored
 from tests.monitor.fleet import (
     Drive,
     SimFleet,
@@ -283,9 +284,10 @@ def test_an_evaluation_that_nobody_declared_has_longer_and_is_told_before() -> N
 
 
 @pytest.mark.integration  # no processes, but 2 s of CPU
-@pytest.mark.parametrize(
-    ("doing", "moves"), [(Doing.EVALUATE, False), (Doing.SAVE, True), (Doing.COMPILE, False)]
-)
+@pytest.mark.parametrize(("doing", "moves"), [
+    (Doing.SAVE, True), pytest.param(Doing.EVALUATE, False, marks=only_explored),
+    pytest.param(Doing.COMPILE, False, marks=only_explored),
+])  # fmt: skip
 def test_who_is_seen_at_work_is_told_and_not_evicted_for_ten_minutes(doing, moves) -> None:
     fleet = field(3, 1, at(20, stands("rg_1.0", "evaluate", 80, doing)))
     fleet.rank("rg_1.0").cores, fleet.rank("rg_1.0").moves = 0.9, moves

@@ -8,6 +8,7 @@ from lightkeeper.monitor.model.incident import State, incident_from_json, incide
 from lightkeeper.monitor.model.observation import NO_ANSWER, NO_LIGHTHOUSE, LighthouseAway
 from lightkeeper.monitor.model.verdict import Severity
 from tests.changed import replace
+from tests.deep import crossed
 from tests.monitor.fleet import (
     Drive,
     Fault,
@@ -88,8 +89,7 @@ def lost_quorum(away_s: float, *, size: int = 1) -> Drive:
 
 
 @pytest.mark.integration  # no processes, but 1 s of CPU
-@pytest.mark.parametrize("away_s", [0.0, 4.0, 8.0, 15.0])
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize(("away_s", "size"), crossed([0.0, 4.0, 8.0, 15.0], [1, 2]))
 def test_who_waits_in_vain_for_a_lighthouse_that_came_back_is_its_victim(away_s, size) -> None:
     drive = lost_quorum(away_s, size=size).run(60)
     incident = drive.incident("lighthouse_away")

@@ -21,8 +21,14 @@ from lightkeeper.monitor.records.ring import RankRecord, from_answers
 from lightkeeper.worker_server.wire import parse_flight_record
 from tests.corpus.cases import Case, Labelled
 from tests.corpus.records import EPOCH_NS
+from tests.deep import crossed
 from tests.monitor.records.answers import answer, call
 
+FAULTS = (
+    ("healthy", "wrapped"), ("not_entered", "wrapped"), ("not_entered", "full"),
+    ("most_absent", "full"), ("gpu_hang", "full"), ("skipped", "full"), ("wrong_size", "full"),
+)  # fmt: skip
+"""Kind, and what dumps hold."""
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 REDUCING = ("all_reduce", "reduce", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced")
 OF_PYTHON = {"_all_gather_base": "all_gather_into_tensor", "all_reduce_barrier": "barrier",
@@ -83,16 +89,12 @@ def culprits_of_dumps(labelled: Labelled) -> tuple[int, ...]:
 
 
 @pytest.mark.integration  # no processes, but 2 s of CPU
-@pytest.mark.parametrize("frames", [True, False], ids=["frames", "no frames"])
-@pytest.mark.parametrize("layout", ["DP", "TPxDP", "HSDP", "EP"])
 @pytest.mark.parametrize(
-    ("kind", "dumps"),
-    [
-        ("healthy", "wrapped"), ("not_entered", "wrapped"), ("not_entered", "full"),
-        ("most_absent", "full"), ("gpu_hang", "full"), ("skipped", "full"), ("wrong_size", "full"),
-    ],
-)  # fmt: skip
-def test_the_culprits_are_those_of_the_dumps(kind, dumps, layout, frames) -> None:
+    ("fault", "layout", "frames"),
+    crossed(FAULTS, ["DP", "TPxDP", "HSDP", "EP"], [True, False], times=2),
+)
+def test_the_culprits_are_those_of_the_dumps(fault, layout, frames) -> None:
+    kind, dumps = fault
     case = Case(kind, layout, dumps, blocking=True)
     labelled = case.build()
     if labelled is None:

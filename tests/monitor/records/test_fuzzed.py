@@ -7,7 +7,5 @@ from tests.fuzz.games import one_game
 
 
 @pytest.mark.integration  # no processes, but 2 s of CPU
-@pytest.mark.parametrize("seed", range(2))
-def test_whatever_is_read_ends_in_a_verdict_or_in_the_one_error(seed: int) -> None:
-    games = range(40 * seed, 40 * (seed + 1))
-    assert [said for number in games for said in one_game(dumps.play, number)] == []
+def test_whatever_is_read_ends_in_a_verdict_or_in_the_one_error() -> None:
+    assert [said for number in range(30) for said in one_game(dumps.play, number)] == []

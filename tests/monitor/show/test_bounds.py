@@ -29,7 +29,7 @@ STEP = 'lightkeeper_group_step{replica_group="rg_0"}'
 @pytest.fixture(scope="module")
 def large() -> View:
     """10,000 ranks in 1,250 groups; one works longer, one is dead, one is accused."""
-    view = view_of(10_000)
+    view = view_of(10_000, tick_s=0.4)  # a step
     tempos = {
         **view.tempos, RankName("rg_900.3"): Tempo(0.9, 0.8, 0.1),
         RankName("rg_901.0"): Tempo(0.9, 0.2, 0.7),

@@ -109,13 +109,16 @@ def test_who_must_have_an_answer_gets_one(path: str) -> None:
 
 
 @pytest.mark.integration
+@pytest.mark.timeout(900)  # make explore
 def test_schemathesis_finds_nothing() -> None:
-    """As for the WorkerServer."""
+    """Of both APIs, in a process of its own: pytest would compile the 400 modules of a plugin's
+    package anew."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.monitor.conformance"],
-        cwd=ROOT, capture_output=True, text=True, timeout=170, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=800, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
-    assert said["findings"] == [], f"seed {said['seed']}"
-    assert said["checked"] > 300
+    for api, least in (("monitor", 300), ("worker_server", 300)):
+        assert said[api]["findings"] == [], f"{api}, seed {said['seed']}"
+        assert said[api]["checked"] > least

@@ -10,10 +10,13 @@ from contextlib import closing
 import pytest
 
 from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.service import Service
 from lightkeeper.worker_server.wire import to_json
 from tests.changed import replace
 from tests.monitor.act.schedulers import real_slurm
 from tests.monitor.act.schedulers.receiver import SECRET, Receiver, served
+from tests.monitor.api import Api
+from tests.monitor.commands.parsing import monitor_options
 from tests.monitor.fakes import page
 from tests.monitor.process import TOKEN, Monitor, lightkeeper
 from tests.ports import free_port
@@ -77,7 +80,9 @@ def evictions(path):
 
 
 def quarantine(monitor, host):
-    said = monitor.call("PUT", f"/v1/quarantine/{host}", json={"reason": "ECC errors"})
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    body = {"reason": "ECC errors"}
+    said = monitor.call("PUT", f"/v1/quarantine/{host}", json=body, headers=headers)
     assert said.status_code == 200, said.text
 
 
@@ -101,13 +106,18 @@ def test_quarantine_reaches_the_scheduler_and_so_does_the_release_by_the_next_mo
     assert {body["owner"] for body, _ in receiver.requests} == {owner}
 
 
-def test_observe_mode_asks_no_scheduler_for_anything(hook, start, receiver):
-    monitor = start(*hook, "--observe")
-    quarantine(monitor, "node1")
-    metric = 'lightkeeper_scheduler_hosts{scheduler="webhook",state="ours"} 0.0'
-    until(lambda: metric in monitor.call("GET", "/metrics").text, "a round")
-    begun = monitor.get("/v1/snapshot")["tick"]
-    until(lambda: monitor.get("/v1/snapshot")["tick"] > begun + 10, "two seconds of ticks")
+def test_observe_mode_asks_no_scheduler_for_anything(hook, receiver):
+    with Service(monitor_options(*hook, "--observe", "--bind", "127.0.0.1:0")) as service:
+        monitor, ticks = Api(service), iter(range(20))
+        quarantine(monitor, "node1")
+        metric = 'lightkeeper_scheduler_hosts{scheduler="webhook",state="ours"} 0.0'
+
+        def in_metrics():
+            monitor.tick_in_turn()
+            return metric in monitor.call("GET", "/metrics").text
+
+        until(in_metrics, "a round")
+        until(lambda: monitor.tick_in_turn() and next(ticks, None) is None, "2 s of ticks")
     assert receiver.requests == []
 
 
