@@ -1,1 +1,0 @@
-"""What faults cost a job's training time: two closed forms, and a simulation of both."""
