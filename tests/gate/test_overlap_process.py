@@ -109,10 +109,11 @@ class Service:
         async with await asyncio.start_server(self._joined, "127.0.0.1", 0) as server:
             self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             await self._stopping.wait()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.sleep(0)  # a task that is cancelled before it begins closes nothing
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
 
     async def _joined(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
