@@ -31,6 +31,7 @@ _IMPORTED: Final = {
         "torch.distributed.fsdp", "torch.distributed.pipelining", "torchft",
         "lightkeeper.trainer.train",
     ),
+    "distributed": ("torch.distributed",),
     "rank": ("lightkeeper.worker_server.rank.attach",),
     "monitor": ("lightkeeper.monitor.commands.run", "lightkeeper.monitor.commands.gate"),
 }  # fmt: skip
@@ -114,7 +115,9 @@ def opened_here(number: int) -> Path:
 
 @functools.cache
 def nursery(kind: str) -> Nursery:
-    """This worker's: for scripts with `torch`, for ranks without, or for `monitor` and gate."""
+    """This worker's, by what it has imported: torch and TorchFT, torch.distributed alone, what an
+    attach needs, or monitor and gate.
+    """
     return Nursery(kind)
 
 

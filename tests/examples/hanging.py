@@ -58,14 +58,11 @@ class Session:
 
 def ours(run_dir: Path, **more: str) -> dict[str, str]:
     """The environment of ranks on this machine; what they leave answers for a while."""
-    more = {
-        "LIGHTKEEPER_MONITOR": "",
-        "LIGHTKEEPER_LINGER_S": "60",
-        **more,
-    }  # nobody's on this machine
+    nobodys = {"LIGHTKEEPER_MONITOR": "", "LIGHTKEEPER_LINGER_S": "60"}
     return environment(
-        GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1", LIGHTKEEPER_RUN_DIR=str(run_dir), **more
-    )
+        GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1", LIGHTKEEPER_RUN_DIR=str(run_dir),
+        **nobodys | more,
+    )  # fmt: skip
 
 
 def torchrun(

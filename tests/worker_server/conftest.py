@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,9 +11,10 @@ import pytest
 from lightkeeper.worker_server.rank.page.reader import PageReader
 from lightkeeper.worker_server.rank.page.writer import PageWriter
 from lightkeeper.worker_server.rank.reporter import Reporter
+from tests.nursery import nursery
 from tests.worker_server.admissions import FakeMonitor
 from tests.worker_server.pages import identity
-from tests.worker_server.ranks import ROOT, Ended, RankUnderTest, environment
+from tests.worker_server.ranks import Ended, RankUnderTest, environment
 
 
 @pytest.fixture
@@ -36,23 +34,18 @@ def module_dir() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def torch_python() -> Iterator[Callable[..., Ended]]:
-    """Runs a module with a folder and words, as `torch_python` says."""
-    with subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "tests.worker_server.torch_python"], cwd=ROOT,
-        env=environment(None, GLOO_SOCKET_IFNAME="lo"), stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, text=True,
-    ) as python:  # fmt: skip
+def torch_python() -> Callable[..., Ended]:
+    """Runs a module of these tests, with a folder and words, where torch is imported."""
 
-        def run(module: str, folder: Path, *words: Any) -> Ended:
-            order = json.dumps([module, *map(str, (folder, *words))])
-            print(order, file=python.stdin, flush=True)
-            code = int(python.stdout.readline())
-            said = [(folder / f"{module}.{stream}").read_text() for stream in (1, 2)]
-            return Ended(code, *said, folder)
+    def run(module: str, folder: Path, *words: Any) -> Ended:
+        out, err = (folder / f"{module}.{stream}" for stream in (1, 2))
+        done = nursery("distributed").start(
+            ["-m", f"tests.worker_server.{module}", folder, *words],
+            environment(None, GLOO_SOCKET_IFNAME="lo"), out=out, err=err,
+        )  # fmt: skip
+        return Ended(done.wait(90), out.read_text(), err.read_text(), folder)
 
-        yield run
-        python.stdin.close()
+    return run
 
 
 @pytest.fixture
