@@ -236,7 +236,7 @@ class Connections:
             channel.handle_close()
 
     def _oldest(self) -> Channel | None:
-        """Those that waited longest, and long enough; sorted at most 100 times a second (1 ms)."""
+        """The longest waiting, if long enough; sorted at most 100 times a second (1 ms)."""
         now_s = time.monotonic()
         if now_s - self._queued_s > _QUEUE_KEPT_S:
             self._queued_s = now_s

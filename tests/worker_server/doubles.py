@@ -10,7 +10,7 @@ from lightkeeper.worker_server.run_dir import RankFiles
 from lightkeeper.worker_server.sidecar.black_box import BlackBox
 from lightkeeper.worker_server.sidecar.process import Activity
 from lightkeeper.worker_server.sidecar.queries import SilentError
-from lightkeeper.worker_server.sidecar.stacks import Call, ProcessLook, Taken
+from lightkeeper.worker_server.sidecar.stacks import Call, ProcessLook, Taken, ThreadLook
 
 
 class FakeProcess:
@@ -40,7 +40,7 @@ class FakeProcess:
         return self.dead
 
     def syscall(self, thread=None):
-        return None
+        self.syscall_of = thread
 
     def send(self, signum):
         if self.dead:
@@ -72,6 +72,7 @@ class FakeStacks:
         self.calls = []
         self.looks = 0
         self.trains = None
+        self.number = 7
         self.main = (Call("main", "/job/train.py", 1),)
         self.error = None
 
@@ -86,9 +87,8 @@ class FakeStacks:
         self.trains = trains
         if self.error:
             raise SilentError(self.error)
-        return ProcessLook(
-            Taken("main (train.py:1)\n", time.monotonic()), self.main, owns_gil=False
-        )
+        taken = Taken("main (train.py:1)\n", time.monotonic())
+        return ProcessLook(taken, ThreadLook("", self.number, self.main), owns_gil=False)
 
 
 class Bench:

@@ -251,7 +251,7 @@ def look(answer, trains=0):
 
 def test_a_look_has_the_calls_of_the_main_thread_and_the_text_of_all():
     seen = look(THREADS)
-    assert seen.main[-1] == ("Deadlock.log_step", "/job/train.py", 66)
+    assert seen.main.calls[-1] == ("Deadlock.log_step", "/job/train.py", 66)
     assert not seen.owns_gil
     text = 'Thread 7 (idle): "MainThread"\n    Condition.wait (threading.py:331)\n'
     assert seen.taken.text.startswith(f'Thread 9 (active+gil): "loader"\n{text}')
@@ -313,7 +313,9 @@ def test_the_thread_of_a_note_is_its_first_the_one_that_trains():
 @pytest.mark.parametrize(("trains", "function"), [(9, "other"), (0, "main"), (5, "main")])
 def test_the_main_thread_of_a_look_is_the_one_that_trains(trains, function):
     threads = [torchfts(7, "MainThread", "main"), torchfts(9, "TrainingThread", "other")]
-    assert look(threads, trains).main[0].function == f"Manager.{function}"
+    main = look(threads, trains).main
+    assert main.calls[0].function == f"Manager.{function}"
+    assert main.number == (9 if trains == 9 else 7), "of which the system call is read"
 
 
 def test_a_py_spy_that_cannot_even_be_killed_holds_nobody_for_ever():

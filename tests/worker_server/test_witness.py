@@ -347,6 +347,7 @@ def test_py_spy_looks_at_the_thread_that_trains_as_the_beat_wrote(page, bench):
     bench.process.state = "T"
     bench.box.tick()
     assert (bench.stacks.trains, bench.process.activity.trains) == (9, "9")
+    assert bench.process.syscall_of == bench.stacks.number, "9 has ended: as the look, so the call"
 
 
 def test_a_rank_that_waits_for_others_is_told_as_such(page, bench):

@@ -360,11 +360,12 @@ class BlackBox:
         self._last_stacks = look.taken
         deaf = (process.interpreter_age_s or 0.0) > DEAF_S and not look.owns_gil
         # waiting for the GIL is a futex call, like waiting for a lock
-        thread, number, calls = look.behind or (None, trains, look.main)
-        self.network.awaited = awaited_by(self._process.pid, number)
-        self._file = blocked_on(self._process.pid, number)
-        syscall = None if deaf else self._process.syscall(number)
-        return StackSample(calls, look.taken.taken_s, syscall, thread)
+        stands = look.behind or look.main
+        self.network.awaited = awaited_by(self._process.pid, stands.number)
+        self._file = blocked_on(self._process.pid, stands.number)
+        syscall = None if deaf else self._process.syscall(stands.number)
+        behind = look.behind and look.behind.name
+        return StackSample(stands.calls, look.taken.taken_s, syscall, behind)
 
     def stacks(self, *, native: bool = False) -> wire.Trace:
         """The rank's stacks; after its death, all that were kept, newest first.

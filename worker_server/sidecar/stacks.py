@@ -186,12 +186,12 @@ class ProcessLook:
     """A look at a running process."""
 
     taken: Taken
-    main: tuple[Call, ...]
-    """Calls of the main thread, newest first."""
+    main: ThreadLook
+    """The thread that trains; if that is not known, or has ended, the main one."""
     owns_gil: bool
-    """True if the main thread does."""
+    """True if that thread does."""
     behind: ThreadLook | None = None
-    """The thread that the main one waits for, if it runs the user's code."""
+    """The thread that it waits for, if that runs the user's code."""
 
 
 def find_py_spy() -> str | None:
@@ -246,7 +246,7 @@ class Stacks:
             return taken
 
     def look(self, trains: int = 0) -> ProcessLook:
-        """All threads without stopping them, with full paths; the main one is the one that trains.
+        """All threads without stopping them, with full paths.
 
         Raises:
             SilentError: as `take`, or py-spy's answer cannot be parsed.
@@ -254,7 +254,7 @@ class Stacks:
         with self._alone():
             answer = self._run("--json", pause=False, native=False)
         try:
-            return _look_of(json.loads(answer), (trains, self._pid), self._clock())
+            return _look_of(json.loads(answer), trains, self._pid, self._clock())
         except (ValueError, LookupError, TypeError, StopIteration) as exc:
             raise SilentError("py-spy's JSON is not understood") from exc
 
@@ -314,7 +314,7 @@ class Stacks:
         raise SilentError(f"py-spy does not start: {done}")
 
 
-def _look_of(threads: list[dict[str, Any]], mains: Sequence[int], now_s: float) -> ProcessLook:
+def _look_of(threads: list[dict[str, Any]], trains: int, pid: int, now_s: float) -> ProcessLook:
     lines, looks = [], []
     for thread in threads:
         calls = tuple(Call(c["name"], c["filename"], int(c["line"])) for c in thread["frames"])
@@ -322,12 +322,11 @@ def _look_of(threads: list[dict[str, Any]], mains: Sequence[int], now_s: float) 
         state = f"{'active' if thread['active'] else 'idle'}{'+gil' if thread['owns_gil'] else ''}"
         lines.append(f'Thread {thread["os_thread_id"]} ({state}): "{thread["thread_name"]}"')
         lines += [f"    {c['name']} ({c['short_filename']}:{c['line']})" for c in thread["frames"]]
-    main = next((t for n in mains for t in threads if t["os_thread_id"] == n), None)
-    if main is None:
-        main = next(t for t in threads if t["thread_name"] == "MainThread")
-    calls = looks[threads.index(main)].calls
+    ways = (trains, pid, "MainThread")
+    at = next(n for way in ways for n, seen in enumerate(looks) if way in (seen.number, seen.name))
+    main = looks[at] if looks[at].number == trains else looks[at]._replace(number=pid)
     taken = Taken("\n".join(map(escaped, lines)) + "\n", now_s)
-    return ProcessLook(taken, calls, main["owns_gil"], _behind(calls, looks))
+    return ProcessLook(taken, main, threads[at]["owns_gil"], _behind(main.calls, looks))
 
 
 def _behind(main: Sequence[Call], looks: Iterable[ThreadLook]) -> ThreadLook | None:
