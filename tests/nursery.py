@@ -1,6 +1,9 @@
-"""Processes without the price of their imports: forks of one that has made them, for all tests of a
-worker. `nursery("torch").start(["train.py", "--steps", "3"], environ)` is what `Popen` of this
+"""Processes without the price of their imports: forks of one that has made them, for all workers of
+pytest. `nursery("torch").start(["train.py", "--steps", "3"], environ)` is what `Popen` of this
 interpreter with these words is, less the seconds of CPU for torch and TorchFT.
+
+The first worker that needs a nursery starts it, at an address in the kernel; the others find it
+there. It ends with the process that the workers belong to, and a worker's children with the worker.
 """
 
 from __future__ import annotations
@@ -11,17 +14,21 @@ import importlib
 import json
 import os
 import runpy
+import select
+import selectors
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from tests.forks import light
-from tests.waiting import wait_for
+from tests.waiting import AT_LEAST_S, wait_for
 
 ROOT: Final = Path(__file__).parents[1]
 _IMPORTED: Final = {
@@ -36,6 +43,8 @@ _IMPORTED: Final = {
     "monitor": ("lightkeeper.monitor.commands.run", "lightkeeper.monitor.commands.gate"),
 }  # fmt: skip
 _PR_SET_PDEATHSIG: Final = 1
+_LONGEST: Final = 1 << 20
+"""Bytes of an order."""
 
 
 class Child:
@@ -43,19 +52,28 @@ class Child:
 
     def __init__(self, ask: Callable[..., Any], pid: int) -> None:
         self._ask, self.pid = ask, pid
+        self._ends = os.pidfd_open(pid)  # it is not reaped before it is asked about
         self.returncode: int | None = None
+        self.stdin: IO[str] | None = None
+        self.stdout: IO[str] | None = None
 
     def poll(self) -> int | None:
-        if self.returncode is None:
-            self.returncode = self._ask(status=self.pid)
-        return self.returncode
+        return self._code(within_s=0)
 
     def wait(self, timeout: float = 60.0) -> int:
-        try:
-            wait_for(lambda: self.poll() is not None, within_s=timeout, what="it ends")
-        except AssertionError as exc:
-            raise subprocess.TimeoutExpired("a fork", timeout) from exc
-        assert self.returncode is not None
+        timeout = max(timeout, AT_LEAST_S)
+        code = self._code(within_s=timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired("a fork", timeout)
+        return code
+
+    def _code(self, within_s: float) -> int | None:
+        if self.returncode is None:
+            ends = select.poll()
+            ends.register(self._ends, select.POLLIN)
+            if ends.poll(1000 * within_s):
+                self.returncode = self._ask(status=self.pid)
+                os.close(self._ends)
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -70,27 +88,43 @@ class Child:
 
 
 class Nursery:
-    """The process whose forks the scripts are; they die with it, and it with this one."""
+    """The process whose forks the scripts are; it is started where there is none yet."""
 
     def __init__(self, kind: str) -> None:
+        self._lock = threading.Lock()
+        owner = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
+        address = f"\0lightkeeper-tests-{owner}-{kind}"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            try:
+                listener.bind(address)
+            except OSError:  # another worker has it
+                pass
+            else:
+                listener.listen()
+                self._start(kind, owner, listener.fileno())
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        wait_for(lambda: self._connected(address), within_s=30, what=f"the nursery of {kind}")
+
+    def _connected(self, address: str) -> bool:
+        return self._socket.connect_ex(address) == 0
+
+    def _start(self, kind: str, owner: int, listener: int) -> None:
         own = {name: text for name, text in os.environ.items() if "LIGHTKEEPER" not in name}
         own |= {"OMP_NUM_THREADS": "1", "RUST_LOG": "error", "PYTHONPATH": str(ROOT)}
-        self._lock = threading.Lock()
+        words = (kind, str(owner), str(listener))
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "tests.nursery", kind], env=own, cwd=ROOT,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-W", "ignore", "-m", "tests.nursery", *words], env=own, cwd=ROOT,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=(listener,),
         )  # fmt: skip
 
-    def _ask(self, **order: Any) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+    def _ask(self, streams: Sequence[int] = (), **order: Any) -> Any:
         with self._lock:
-            print(json.dumps(order), file=self._process.stdin, flush=True)
-            return json.loads(self._process.stdout.readline())
+            socket.send_fds(self._socket, [json.dumps(order).encode()], streams)
+            return json.loads(self._socket.recv(_LONGEST))
 
     def start(
         self, words: Sequence[str | Path], environ: Mapping[str, str], *,
-        out: Path | None = None, err: Path | None = None, cwd: Path = ROOT,
+        out: Path | None = None, err: Path | None = None, cwd: Path = ROOT, talks: bool = False,
     ) -> Child:  # fmt: skip
         """A script, or `-m` and a module, or `-c` and code, with its arguments and variables.
 
@@ -100,12 +134,26 @@ class Nursery:
             out: gets what it prints; None: nobody does.
             err: gets what it says on stderr; None: nobody does.
             cwd: where it begins.
+            talks: its stdin and stdout are pipes of the child's that is returned.
         """
-        pid = self._ask(
-            words=[*map(str, words)], environ={**environ}, cwd=str(cwd),
-            into=[str(path or os.devnull) for path in (out, err)],
-        )  # fmt: skip
-        return Child(self._ask, pid)
+        reads, into = os.pipe() if talks else (os.open(os.devnull, os.O_RDONLY), None)
+        comes, prints = os.pipe() if talks else (None, _appended(out))
+        streams = (reads, prints, _appended(err))
+        try:
+            pid = self._ask(
+                streams, words=[*map(str, words)], environ={**environ}, cwd=str(cwd)
+            )  # fmt: skip
+        finally:
+            for stream in streams:
+                os.close(stream)
+        child = Child(self._ask, pid)
+        if into is not None and comes is not None:
+            child.stdin, child.stdout = open(into, "w"), open(comes)  # noqa: SIM115
+        return child
+
+
+def _appended(path: Path | None) -> int:
+    return os.open(path or os.devnull, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
 
 def opened_here(number: int) -> Path:
@@ -115,8 +163,8 @@ def opened_here(number: int) -> Path:
 
 @functools.cache
 def nursery(kind: str) -> Nursery:
-    """This worker's, by what it has imported: torch and TorchFT, torch.distributed alone, what an
-    attach needs, or monitor and gate.
+    """By what it has imported: torch and TorchFT, torch.distributed alone, what an attach needs, or
+    monitor and gate.
     """
     return Nursery(kind)
 
@@ -139,7 +187,7 @@ def never_freed(make: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-def _live(order: dict[str, Any]) -> None:
+def _live(order: dict[str, Any], streams: Sequence[int]) -> None:
     """What a fork does instead of going on: the script, as a process of its own would."""
     words = order["words"]
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -148,9 +196,9 @@ def _live(order: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(order["environ"])
     time.tzset()
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    for stream, path in enumerate(order["into"], 1):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644), stream)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the streams again, and what is the nursery's
     sys.orig_argv, sys.argv = [sys.executable, *words], words
     if "torch" in sys.modules:
         from lightkeeper import autoload
@@ -166,23 +214,73 @@ def _live(order: dict[str, Any]) -> None:
         runpy.run_path(words[0], run_name="__main__")
 
 
-def main(kind: str) -> None:
+class Forking:
+    """Forks for whoever is connected."""
+
+    def __init__(self, owner: int, listener: socket.socket) -> None:
+        self._ready = selectors.DefaultSelector()
+        self._ready.register(os.pidfd_open(owner), selectors.EVENT_READ, "owner")
+        self._ready.register(listener, selectors.EVENT_READ, "listener")
+        self._children: dict[socket.socket, set[int]] = {}
+
+    def until_fork(self) -> tuple[dict[str, Any], Sequence[int]]:
+        """Serve; returns in a child, with what it is to be."""
+        while True:
+            for key, _ in self._ready.select():
+                if key.data == "owner":
+                    os._exit(0)  # to collect torch's garbage takes seconds; children die with us
+                if key.data == "listener":
+                    self._welcome(key.fileobj)
+                elif (life := self._answer(key.fileobj)) is not None:
+                    return life
+
+    def _welcome(self, listener: Any) -> None:
+        worker, _ = listener.accept()
+        peer = worker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        if struct.unpack("3i", peer)[1] != os.getuid():
+            worker.close()
+            return
+        self._children[worker] = set()
+        self._ready.register(worker, selectors.EVENT_READ)
+
+    def _answer(self, worker: Any) -> tuple[dict[str, Any], Sequence[int]] | None:
+        line, streams, _, _ = socket.recv_fds(worker, _LONGEST, 3)
+        children = self._children[worker]
+        if not line:
+            for pid in children:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            del self._children[worker]
+            self._ready.unregister(worker)
+            worker.close()
+            return None
+        order = json.loads(line)
+        if "status" in order:
+            pid, status = os.waitpid(order["status"], 0)
+            children.discard(pid)
+            answer = os.waitstatus_to_exitcode(status)
+        elif not (answer := os.fork()):
+            return order, streams
+        else:
+            children.add(answer)
+            for stream in streams:
+                os.close(stream)
+        worker.send(json.dumps(answer).encode())
+        return None
+
+
+def main(kind: str, owner: str, listener: str) -> None:
     for name in _IMPORTED[kind]:
         importlib.import_module(name)
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
         torch.distributed.Reducer = never_freed(torch.distributed.Reducer)
+    service = Forking(int(owner), socket.socket(fileno=int(listener)))
     light()
-    for line in sys.stdin:
-        order = json.loads(line)
-        if "status" in order:
-            pid, status = os.waitpid(order["status"], os.WNOHANG)
-            answer = os.waitstatus_to_exitcode(status) if pid else None
-        elif not (answer := os.fork()):
-            return _live(order)
-        print(json.dumps(answer), flush=True)
-    os._exit(0)  # to collect torch's garbage takes seconds
+    order, streams = service.until_fork()
+    del service
+    _live(order, streams)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
