@@ -23,6 +23,8 @@ import subprocess
 import sys
 import threading
 import time
+import types
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
@@ -40,8 +42,18 @@ _IMPORTED: Final = {
     ),
     "distributed": ("torch.distributed",),
     "rank": ("lightkeeper.worker_server.rank.attach",),
+    "sidecar": ("lightkeeper.worker_server.sidecar.serve",),
     "monitor": ("lightkeeper.monitor.commands.run", "lightkeeper.monitor.commands.gate"),
+    "workers": (
+        "torch", "torch.distributed.checkpoint", "torch.distributed.run",
+        "torch.distributed.flight_recorder.components.utils", "torch.distributed.tensor",
+        "torch.testing._internal.distributed.fake_pg", "torchft", "lightkeeper.trainer.train",
+        "lightkeeper.monitor.commands.checks", "lightkeeper.monitor.commands.gate",
+        "lightkeeper.monitor.commands.run", "grpc", "jsonschema", "playwright.sync_api", "yaml",
+    ),
 }  # fmt: skip
+SIDECARS: Final = "SIDECARS_OF_TESTS"
+"""Environment variable: which nursery forks the WorkerServers of ranks (`tests.sidecars`)."""
 _PR_SET_PDEATHSIG: Final = 1
 _LONGEST: Final = 1 << 20
 """Bytes of an order."""
@@ -93,7 +105,8 @@ class Nursery:
     def __init__(self, kind: str) -> None:
         self._lock = threading.Lock()
         owner = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
-        address = f"\0lightkeeper-tests-{owner}-{kind}"
+        self.name = f"lightkeeper-tests-{owner}-{kind}"
+        address = f"\0{self.name}"
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             try:
                 listener.bind(address)
@@ -111,9 +124,10 @@ class Nursery:
     def _start(self, kind: str, owner: int, listener: int) -> None:
         own = {name: text for name, text in os.environ.items() if "LIGHTKEEPER" not in name}
         own |= {"OMP_NUM_THREADS": "1", "RUST_LOG": "error", "PYTHONPATH": str(ROOT)}
-        words = (kind, str(owner), str(listener))
+        quiet = () if kind == "workers" else ("-W", "ignore")
+        words = ("-m", "tests.nursery", kind, str(owner), str(listener))
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "tests.nursery", *words], env=own, cwd=ROOT,
+            [sys.executable, *quiet, *words], env=own, cwd=ROOT,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=(listener,),
         )  # fmt: skip
 
@@ -163,8 +177,8 @@ def opened_here(number: int) -> Path:
 
 @functools.cache
 def nursery(kind: str) -> Nursery:
-    """By what it has imported: torch and TorchFT, torch.distributed alone, what an attach needs, or
-    monitor and gate.
+    """By what it has imported: torch and TorchFT, torch.distributed alone, what an attach, a
+    WorkerServer, monitor and gate, or the workers of pytest need.
     """
     return Nursery(kind)
 
@@ -190,16 +204,23 @@ def never_freed(make: Callable[..., Any]) -> Callable[..., Any]:
 def _live(order: dict[str, Any], streams: Sequence[int]) -> None:
     """What a fork does instead of going on: the script, as a process of its own would."""
     words = order["words"]
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.setsid()
+    if "stays" in order:
+        os.setpgid(0, 0)
+    else:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.setsid()
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["environ"])
     time.tzset()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the streams again, and what is the nursery's
+    os.closerange(len(streams), os.sysconf("SC_OPEN_MAX"))  # what is the nursery's
     sys.orig_argv, sys.argv = [sys.executable, *words], words
+    if SIDECARS in os.environ and "stays" not in order:
+        from tests import sidecars
+
+        sidecars.install()
     if "torch" in sys.modules:
         from lightkeeper import autoload
 
@@ -209,7 +230,8 @@ def _live(order: dict[str, Any], streams: Sequence[int]) -> None:
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     elif words[0] == "-c":
         sys.argv = ["-c", *words[2:]]
-        exec(words[1], {"__name__": "__main__"})
+        sys.modules["__main__"] = main_module = types.ModuleType("__main__")
+        exec(words[1], main_module.__dict__)
     else:
         runpy.run_path(words[0], run_name="__main__")
 
@@ -244,7 +266,7 @@ class Forking:
         self._ready.register(worker, selectors.EVENT_READ)
 
     def _answer(self, worker: Any) -> tuple[dict[str, Any], Sequence[int]] | None:
-        line, streams, _, _ = socket.recv_fds(worker, _LONGEST, 3)
+        line, streams, _, _ = socket.recv_fds(worker, _LONGEST, 4)
         children = self._children[worker]
         if not line:
             for pid in children:
@@ -262,7 +284,8 @@ class Forking:
         elif not (answer := os.fork()):
             return order, streams
         else:
-            children.add(answer)
+            if "stays" not in order:
+                children.add(answer)
             for stream in streams:
                 os.close(stream)
         worker.send(json.dumps(answer).encode())
@@ -270,8 +293,9 @@ class Forking:
 
 
 def main(kind: str, owner: str, listener: str) -> None:
-    for name in _IMPORTED[kind]:
-        importlib.import_module(name)
+    with warnings.catch_warnings(action="ignore"):
+        for name in _IMPORTED[kind]:
+            importlib.import_module(name)
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
         torch.distributed.Reducer = never_freed(torch.distributed.Reducer)

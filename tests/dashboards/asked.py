@@ -166,11 +166,16 @@ def ask(
     return PanelAnswer(query.board, query.where, outcome, series, said, expr)
 
 
-def ask_all(prom: Prometheus, *, span_s: int, scrape_s: int) -> list[PanelAnswer]:
-    """Every query of every dashboard, for the first job that there is."""
+def every_query() -> list[BoardQuery]:
+    return [query for board in read_boards() for query in queries(board)]
+
+
+def ask_all(
+    prom: Prometheus, every: Sequence[BoardQuery], *, span_s: int, scrape_s: int
+) -> list[PanelAnswer]:
+    """Each of these queries, for the first job that there is."""
     match = {"match[]": "lightkeeper_job_info"}
     job = next(iter(prom.api("label/job_id/values", **match)), "")
-    every = [query for board in read_boards() for query in queries(board)]
     return [ask(prom, query, job=job, span_s=span_s, scrape_s=scrape_s) for query in every]
 
 
@@ -192,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prom = Prometheus(args.url)
     try:
         seen = scrapes_a_monitor(prom)
-        answers = ask_all(prom, span_s=args.range, scrape_s=args.scrape)
+        answers = ask_all(prom, every_query(), span_s=args.range, scrape_s=args.scrape)
     except (PrometheusError, ValueError) as error:
         print(_one_line(f"error: {error}"), file=sys.stderr)
         return 1

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.dashboards.asked import Found, Prometheus, ask_all
+from tests.dashboards.asked import Found, Prometheus, ask_all, every_query
 from tests.dashboards.boards import PATHS, filled, load, panels
 from tests.dashboards.crowd import monitor_page, ranks_page
 from tests.deep import EXPLORES
@@ -82,7 +82,7 @@ def test_no_panel_draws_more_than_a_few_hundred_series_of_thousands_of_ranks(pag
         wait_for(
             lambda: prom.query(f"{counted} >= {RANKS} + 4"), within_s=60, what="both pages, twice"
         )
-        asked = ask_all(Prometheus(prom.url), span_s=60, scrape_s=2)
+        asked = ask_all(Prometheus(prom.url), every_query(), span_s=60, scrape_s=2)
         lacking = columns_without_data(prom)
 
     assert lacking == {}

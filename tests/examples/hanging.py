@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests import sidecars
 from tests.incidents import fired
 from tests.monitor.process import Monitor, environment
 from tests.nursery import Child, nursery
@@ -101,6 +102,7 @@ class Forked:
         """As `started`, where the command is the script and its arguments."""
         meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         given = ours(folder / "run", WORLD_SIZE=str(ranks), **meet, **environ)
+        given |= sidecars.forked()
         made = [
             nursery("torch").start(
                 command, {**given, "RANK": str(number), "LOCAL_RANK": str(number)},

@@ -61,21 +61,20 @@ def ask_every_panel(prom: Prometheus, fleet: Fleet) -> None:
     pause("DELETE")
     prom.wait_for("sum(lightkeeper_evictions_total) > 0", within_s=60)
 
-    def unanswered() -> set[str]:
-        answers = asked.ask_all(asked.Prometheus(prom.url), span_s=600, scrape_s=1)
-        return {f"{a.board}: {a.where}" for a in answers if not happened(prom, a)} - NOT_HERE
-
-    missing: set[str] = {"nobody was asked"}
+    missing = [q for q in asked.every_query() if f"{q.board}: {q.where}" not in NOT_HERE]
+    assert missing
 
     def answered() -> bool:
-        missing.clear()
-        missing.update(unanswered())
+        """A query that had an answer once is not asked again."""
+        answers = asked.ask_all(asked.Prometheus(prom.url), missing, span_s=600, scrape_s=1)
+        pairs = zip(missing, answers, strict=True)
+        missing[:] = [query for query, answer in pairs if not happened(prom, answer)]
         return not missing
 
     try:
         wait_for(answered, within_s=120, what="every panel has data")
     except AssertionError:
-        assert missing == set()
+        assert missing == []
         raise
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 from lightkeeper.worker_server.sidecar.process import DEAF_S
 from lightkeeper.worker_server.wire import StateReport
+from tests.nursery import nursery
 from tests.ports import free_port
 from tests.worker_server.fates import DEAD
 from tests.worker_server.ranks import TOKEN, Rank, environment, eventually
@@ -43,13 +40,13 @@ class Pairs:
     def __init__(self, run_dir: Path, **environ: str) -> None:
         self.run_dir = run_dir
         self._ranks: list[Rank] = []
-        self._parent = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("gloo_parent.py"))],
-            env=environment(
+        self._parent = nursery("distributed").start(
+            ["-m", "tests.worker_server.gloo_parent"],
+            environment(
                 run_dir, **{"LIGHTKEEPER_TOKEN": TOKEN, "LIGHTKEEPER_LINGER_S": "60", **environ}
             ),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
+            talks=True,
+        )
 
     def start(self, fate: str) -> tuple[Rank, Rank]:
         """Two ranks of one group, once rank 1 has met its fate."""
@@ -78,7 +75,6 @@ class Pairs:
         try:
             parent.wait(10)
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                parent.send_signal(signal.SIGKILL)
+            parent.kill()
             parent.wait(10)
             parent.stdout.close()

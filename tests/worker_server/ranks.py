@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from lightkeeper.worker_server import run_dir as files_of_ranks
 from lightkeeper.worker_server import wire
+from tests import sidecars
 from tests.waiting import wait_for
 
 T = TypeVar("T")
@@ -73,6 +74,8 @@ def child():
 """
 ATTACHES = """
 from lightkeeper.worker_server.rank import attach
+from tests import sidecars
+sidecars.install()
 exec(child(), {"__name__": "__main__"})
 """
 """Imports what an attach needs once for all, then lives as each child."""
@@ -86,6 +89,8 @@ def run_each(
     **environ: str,
 ) -> dict[str, Ended]:
     """Run each code with its variables, in a child of one python: its imports are made once."""
+    if life == ATTACHES and not flags:
+        environ |= sidecars.forked()
     folders = [folder / str(number) for number in range(len(cases))]
     for path in folders:
         path.mkdir(mode=0o700)

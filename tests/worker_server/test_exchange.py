@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
-import subprocess
-import sys
 import time
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -16,8 +13,9 @@ import pytest
 
 from lightkeeper.worker_server.rank import exchange
 from lightkeeper.worker_server.run_dir import RankFiles, read_json, write_json
+from tests.nursery import nursery
 from tests.waiting import wait_for
-from tests.worker_server.ranks import ROOT, environment
+from tests.worker_server.ranks import environment
 
 HERE = ["127.0.0.1"]
 
@@ -216,11 +214,9 @@ def test_ranks_that_wait_for_a_stopped_one_are_free_at_once_and_form_the_next_qu
     pytest.importorskip("torchft")
     from tests.worker_server.exchange_parent import QUORUM, files_of
 
-    parent = subprocess.Popen(
-        [sys.executable, "-m", "tests.worker_server.exchange_parent", str(tmp_path)],
-        cwd=ROOT, env=environment(tmp_path), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        text=True,
-    )  # fmt: skip
+    parent = nursery("torch").start(
+        ["-m", "tests.worker_server.exchange_parent", tmp_path], environment(tmp_path), talks=True
+    )
     try:
         pids = json.loads(parent.stdout.readline())
         for rank in (0, 1):
@@ -244,9 +240,10 @@ def test_ranks_that_wait_for_a_stopped_one_are_free_at_once_and_form_the_next_qu
             assert min(seen["after"]) >= 1
             assert seen["next"] == 2.0
     finally:
-        if parent.poll() is None:
-            parent.send_signal(signal.SIGKILL)  # its children die with it
-        parent.communicate()
+        parent.kill()  # its children die with it
+        parent.wait()
+        parent.stdin.close()
+        parent.stdout.close()
 
 
 def is_stopped(pid):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from tests import sidecars
 from tests.deep import DEEP
+from tests.nursery import nursery
 from tests.ports import free_port
 from tests.worker_server.fates import SAY, ways_of
 from tests.worker_server.ranks import Rank, environment, eventually
@@ -18,7 +17,6 @@ from tests.worker_server.ranks import Rank, environment, eventually
 pytest.importorskip("torch")
 pytestmark = pytest.mark.integration
 
-PARENT = Path(__file__).with_name("torch_parent.py")
 EXPECTED = {
     "normal": 0, "exception": 1, "exception_beside_torch_threads": 1, "exception_in_atexit": 0,
     "exception_in_thread": 0, "failing_excepthook": 1, "sys_exit": 3, "sys_exit_text": 1,
@@ -31,13 +29,17 @@ EXPECTED = {
 @pytest.fixture(scope="module")
 def order(tmp_path_factory):
     """Tells the one process that has imported torch what to fork, and has its next line."""
-    with subprocess.Popen(
-        [sys.executable, str(PARENT)],
-        env=environment(
-            tmp_path_factory.mktemp("orders"), REPLICA_GROUP="rg_1", LIGHTKEEPER_DEEP=str(DEEP)
+    parent = nursery("distributed").start(
+        ["-m", "tests.worker_server.torch_parent"],
+        environment(
+            tmp_path_factory.mktemp("orders"),
+            REPLICA_GROUP="rg_1",
+            LIGHTKEEPER_DEEP=str(DEEP),
+            **sidecars.forked(),
         ),
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    ) as parent:  # fmt: skip
+        talks=True,
+    )
+    with parent.stdout, parent.stdin:
 
         def told(*words):
             if words:
@@ -45,7 +47,7 @@ def order(tmp_path_factory):
             return json.loads(parent.stdout.readline())
 
         yield told
-        parent.stdin.close()
+    parent.wait()
 
 
 @pytest.fixture(scope="module")

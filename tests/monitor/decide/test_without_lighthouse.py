@@ -60,7 +60,7 @@ def test_also_of_a_fault_that_comes_while_all_wait(name: str) -> None:
 @pytest.mark.integration  # no processes, but 1 s of CPU
 @pytest.mark.parametrize(("how", "source", "for_s"), crossed(
     [lighthouse_down, lighthouse_away, lighthouse_restart], ["reporter", "torchft", None],
-    [12.0, 300.0], times=2,
+    [12.0, 300.0],
 ))  # fmt: skip
 def test_its_absence_alone_evicts_nobody(how, source, for_s: float) -> None:
     fleet = SimFleet(3, 2, [at(20, how(for_s))], source=source, across=source != "reporter")

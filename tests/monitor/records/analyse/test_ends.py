@@ -113,8 +113,8 @@ def a_past_of_one_call(n):
 @pytest.mark.parametrize(
     ("case", "most"),
     [
-        (coalesced, 1600), (groups_of_one_name, 1600), (unfinished_groups, 320),
-        (unknown_members, 320), (ties_everywhere, 320), (one_in_each_differs, 320),
+        (coalesced, 1600), (groups_of_one_name, 1600), (unfinished_groups, 160),
+        (unknown_members, 160), (ties_everywhere, 160), (one_in_each_differs, 160),
         (groups_between_groups, 1600), (many_groups_and_then_one, 1600),
         (a_past_of_one_call, 1600),
     ],
