@@ -16,7 +16,6 @@ import pytest
 from tests.integration.hosts import Host, three_hosts
 from tests.monitor.lighthouses import installations, lighthouse_process
 from tests.monitor.process import TOKEN, Monitor, environment
-from tests.nursery import Child, nursery
 from tests.ports import free_port
 from tests.waiting import wait_for
 
@@ -58,7 +57,7 @@ class Job:
 
     def __init__(self, folder: Path, monitor_host: str, hosts: tuple[Host, ...]) -> None:
         self.folder, self.monitor_host, self.hosts = folder, monitor_host, hosts
-        self.launchers = list[subprocess.Popen[bytes] | Child]()
+        self.launchers = list[subprocess.Popen[bytes]]()
         port = free_port()
         self.own = {
             "LIGHTKEEPER_MONITOR": f"http://{monitor_host}:{port}", "LIGHTKEEPER_TOKEN": TOKEN,
@@ -74,24 +73,19 @@ class Job:
         run_dir = self.folder / f"r{self.hosts.index(host)}"  # short: there are sockets in it
         return environment(**self.own, LIGHTKEEPER_RUN_DIR=str(run_dir), **more)
 
-    def fork(self, host: Host, script: str, **more: str) -> None:
-        """A rank by itself."""
-        path, said = self.folder / "train.py", self.folder / f"{len(self.launchers)}.err"
-        path.write_text(script)
-        rank = nursery("torch").start([path], self.environ(host, **more), cwd=path.parent, err=said)
-        self.launchers.append(rank)
-
-    def start(self, host: Host, script: str, *options: str) -> None:
-        """torchrun."""
+    def start(self, host: Host, script: str, *options: str, **more: str) -> None:
         path = self.folder / "train.py"
         path.write_text(script)
+        launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "1") if options else ()
         command = [
             *host.before, sys.executable, "-m", "lightkeeper", "run", "--", sys.executable,
-            "-m", "torch.distributed.run", "--nproc-per-node", "1", *options, str(path),
+            *launcher, *options, str(path),
         ]  # fmt: skip
         with (self.folder / f"{len(self.launchers)}.err").open("wb") as said:
             self.launchers.append(
-                subprocess.Popen(command, cwd=self.folder, stderr=said, env=self.environ(host))
+                subprocess.Popen(
+                    command, cwd=self.folder, stderr=said, env=self.environ(host, **more)
+                )
             )
 
     def is_green(self, *ranks: str) -> None:
@@ -164,7 +158,7 @@ def test_torchft(tmp_path: Path) -> None:
     ) as url:  # fmt: skip
         for number in range(2):
             (host,) = launch.hosts  # torchrun is on the two hosts: without it a group is its rank
-            launch.fork(
+            launch.start(
                 host, TORCHFT, TORCHFT_LIGHTHOUSE=url, REPLICA_GROUP_ID=str(number), RANK="0",
                 WORLD_SIZE="1", LIGHTKEEPER_ATTACH="1", MASTER_ADDR="127.0.0.1",
                 MASTER_PORT=str(free_port()),
