@@ -182,12 +182,16 @@ def differing_across(history: History) -> Iterable[Verdict]:
 
 
 def torn_records(history: History) -> tuple[RankName, ...]:
-    """Ranks whose records would show the mismatch, if not read since the death."""
+    """Ranks whose records would show the mismatch, if not read since the death; those that could
+    not be read, again after `record_repeat_s`.
+    """
     return tuple(
         mate.rank
         for track in _torn(history)
         for mate in lane(history, track.identity.group_rank)
-        if (reading := history.asked(mate)) is None or reading.at_s < track.death_s
+        if (reading := history.asked(mate)) is None
+        or reading.at_s < track.death_s
+        or (reading.garbage and history.now_s - reading.at_s > history.config.record_repeat_s)
     )
 
 

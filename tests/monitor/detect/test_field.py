@@ -22,6 +22,7 @@ from lightkeeper.worker_server.wire import (
 from tests.changed import replace
 from tests.deep import only_explored
 from tests.monitor.fleet import (
+    START_S,
     Drive,
     SimFleet,
     at,
@@ -40,7 +41,7 @@ from tests.monitor.fleet import (
     stands,
     traced,
 )
-from tests.monitor.fleet.told import Alter, reports
+from tests.monitor.fleet.told import Alter, reports, without_records
 
 DAY_S = 86_400.0
 
@@ -242,6 +243,24 @@ def test_who_gave_something_else_across_groups_is_named_whoever_dies_of_it(dies)
     assert "rank rg_1.0 calls all_reduce of 7 " in incident.verdict.reason
     assert f"{dies} died of it" in incident.verdict.reason
     assert set(drive.evicted()) == ({"rg_1"} if dies != "rg_1.0" else set())  # it is gone
+
+
+@pytest.mark.parametrize(
+    "late_s", [2, 8], ids=["in the next tick", "after it was given up for a while"]
+)
+def test_records_that_come_late_on_a_busy_host_still_name_who_gave_something_else(late_s):
+    script = [
+        at(20, gives_across("rg_1.0", 7)),
+        at(20, jam_across(12)),
+        at(22, raises("rg_1.0", GLOO, of_peers=True)),
+    ]
+
+    def busy(seen: Snapshot) -> Snapshot:
+        return without_records(seen) if seen.now_s < START_S + 22 + late_s else seen
+
+    drive = Drive(field(3, 1, *script), alter=busy).run(40)
+    assert "rg_1.0 died of it" in drive.incident("mismatch").verdict.reason
+    assert drive.accused() == {"rg_1.0"}
 
 
 def test_a_death_of_a_peers_word_where_all_gave_the_same_accuses_nobody_of_a_mismatch():
