@@ -351,10 +351,6 @@ class History:
         since_s = self.unseen_s.items()
         return tuple(sorted(name for name, at_s in since_s if self.now_s - at_s >= due_s(name)))
 
-    def unseen_since_s(self, replica_id: ReplicaId) -> float:
-        """Since when one of these ids is seen to beat."""
-        return self.unseen_s.get(replica_id, self.now_s)
-
     def stopped(self, track: RankTrack) -> bool:
         """True if a signal has stopped a rank's process; a tracer's stop does not count."""
         fresh = track.fresh

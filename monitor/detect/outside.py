@@ -94,25 +94,20 @@ def _by_elimination(
     if RankStanding.UNKNOWN not in standing.values():
         return {}
     alive = [track for track in tracks if standing[track.rank] is not RankStanding.DEAD]
-    waiting = {track.rank for track in alive if _seen_waiting(history, track, standing)}
+    waits = (RankStanding.WAITING, RankStanding.HELD)
+    still = (track for track in alive if track.stall_s >= history.still_after_s)
+    waiting = {track.rank for track in still if standing[track.rank] in waits}
     others = [track for track in alive if track.rank not in waiting]
     groups = {track.group for track in others}
     elsewhere = any(track.rank in waiting and track.group not in groups for track in alive)
     seen = all(standing[t.rank] is RankStanding.UNKNOWN and t.witness is not None for t in others)
     if len(groups) != 1 or not seen or not elsewhere:
         return {}
-    return {track.rank: set(waiting) for track in others if not _launched_across(track)}
-
-
-def _launched_across(track: RankTrack) -> bool:
-    return any(head.enqueued > head.completed for head in heads_across(track))
-
-
-def _seen_waiting(
-    history: History, track: RankTrack, standing: Mapping[RankName, RankStanding]
-) -> bool:
-    waits = standing[track.rank] in (RankStanding.WAITING, RankStanding.HELD)
-    return waits and track.stall_s >= history.still_after_s
+    return {
+        track.rank: set(waiting)
+        for track in others
+        if all(head.enqueued <= head.completed for head in heads_across(track))
+    }
 
 
 def _reaches_quorums(history: History, track: RankTrack) -> bool:

@@ -64,7 +64,8 @@ def build_wait_graph(history: History) -> WaitGraph:
     tracks = history.present()
     standing = {track.rank: _standing(history, track) for track in tracks}
     stuck = _stuck(history, standing)
-    standing.update((rank, RankStanding.LEFT) for rank in _left(stuck))
+    left = (rank for each in stuck if each.complete and each.completed for rank in each.joined)
+    standing.update(dict.fromkeys(left, RankStanding.LEFT))
     held: tuple[Stuck | Team, ...] = (*stuck, *forming_waits(history))
     missing = missed(history, tracks, standing, held)
     outside = (rank for rank in missing if standing[rank] is not RankStanding.TRACED)
@@ -112,13 +113,6 @@ def _stuck(history: History, standing: Mapping[RankName, RankStanding]) -> tuple
         for find in (stuck_in, transfers_in)
         for stuck in find(group, members, standing)
     )
-
-
-def _left(stuck: Iterable[Stuck]) -> Iterable[RankName]:
-    """Ranks inside collectives that a peer has completed."""
-    for collective in stuck:
-        if collective.complete and collective.completed:
-            yield from collective.joined
 
 
 def _unanswered(history: History) -> Iterable[Wait]:

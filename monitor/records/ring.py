@@ -253,7 +253,7 @@ def read_answer(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> R
             number = dump.columns["record"] + first[name]
             dumps.append(replace(dump, columns={**dump.columns, "record": number}))
         alone.update(number + first[name] for number in part.only)
-    entries = _collectives_alone(record.ring)
+    entries = record.ring
     if dumps[1:]:
         entries = tuple(_numbered(entry, first) for entry in entries)
     taken_ns = _taken(entries, dumps, taken_ns)
@@ -284,30 +284,6 @@ def _with_main_thread(
     return tuple(
         replace(entry, thread=MAIN_THREAD) if entry.thread == main else entry for entry in entries
     )
-
-
-def _collectives_alone(ring: tuple[RingEntry, ...]) -> tuple[RingEntry, ...]:
-    """The entries with collectives numbered alone.
-
-    Rings of a WorkerServer up to 0.2, which name no thread, count sends and receives among them.
-    Of such a ring that no longer has all calls nothing of use is left.
-    """
-    old = not any(entry.thread is not None for entry in ring)
-    if not old or not any(entry.op in POINT_TO_POINT for entry in ring):
-        return ring
-    if not all(entry.id == number for number, entry in enumerate(ring, 1)):
-        return ()
-    between: Counter[tuple[str, int | None]] = Counter()
-    last: dict[tuple[str, int | None], int] = {}
-    entries = []
-    for entry in ring:
-        name = entry.group, entry.quorum
-        if entry.seq <= last.get(name, -1):
-            between[name] = 0
-        last[name] = entry.seq
-        entries.append(replace(entry, seq=entry.seq - between[name]))
-        between[name] += entry.op in POINT_TO_POINT
-    return tuple(entries)
 
 
 def _numbered(entry: RingEntry, first: Mapping[str | None, int]) -> RingEntry:

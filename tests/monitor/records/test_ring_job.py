@@ -80,22 +80,6 @@ def test_roots_and_peers_are_global_ranks() -> None:
     assert records.payloads[1].op == "recv"
 
 
-def test_a_ring_that_names_no_thread_counts_sends_among_the_collectives() -> None:
-    """As a WorkerServer up to 0.2 did; where calls are lost, nobody knows how many sends."""
-    whole = job(
-        answer(call(1, 1), call(2, 2, op="send", root=1), call(3, 3)),
-        answer(call(1, 1), call(2, 2), rank=1),
-    )
-    assert rows(whole, "rank", "p2p", "seq") == [
-        (0, False, 1), (0, True, 2), (0, False, 2), (1, False, 1), (1, False, 2),
-    ]  # fmt: skip
-    part = job(
-        answer(call(2, 2, op="send", root=1), call(3, 3), torch=None),
-        answer(call(1, 1), call(2, 2), rank=1),
-    )
-    assert rows(part, "rank", "seq") == [(1, 1), (1, 2)]
-
-
 def test_sends_are_no_new_group_though_each_pair_counts_from_one() -> None:
     records = job(
         answer(call(1, 1, thread=7), call(2, 1, op="send", root=1, thread=7),
