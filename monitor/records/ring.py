@@ -253,7 +253,7 @@ def read_answer(record: FlightRecord, path: str = "", taken_ns: int = NONE) -> R
             number = dump.columns["record"] + first[name]
             dumps.append(replace(dump, columns={**dump.columns, "record": number}))
         alone.update(number + first[name] for number in part.only)
-    entries = record.ring
+    entries = _collectives_alone(record.ring)
     if dumps[1:]:
         entries = tuple(_numbered(entry, first) for entry in entries)
     taken_ns = _taken(entries, dumps, taken_ns)
@@ -284,6 +284,30 @@ def _with_main_thread(
     return tuple(
         replace(entry, thread=MAIN_THREAD) if entry.thread == main else entry for entry in entries
     )
+
+
+def _collectives_alone(ring: tuple[RingEntry, ...]) -> tuple[RingEntry, ...]:
+    """The entries with collectives numbered alone.
+
+    Rings of a WorkerServer up to 0.2, which name no thread, count sends and receives among them.
+    Of such a ring that no longer has all calls nothing of use is left.
+    """
+    old = not any(entry.thread is not None for entry in ring)
+    if not old or not any(entry.op in POINT_TO_POINT for entry in ring):
+        return ring
+    if not all(entry.id == number for number, entry in enumerate(ring, 1)):
+        return ()
+    between: Counter[tuple[str, int | None]] = Counter()
+    last: dict[tuple[str, int | None], int] = {}
+    entries = []
+    for entry in ring:
+        name = entry.group, entry.quorum
+        if entry.seq <= last.get(name, -1):
+            between[name] = 0
+        last[name] = entry.seq
+        entries.append(replace(entry, seq=entry.seq - between[name]))
+        between[name] += entry.op in POINT_TO_POINT
+    return tuple(entries)
 
 
 def _numbered(entry: RingEntry, first: Mapping[str | None, int]) -> RingEntry:
@@ -325,7 +349,17 @@ def _taken(ring: Iterable[RingEntry], dumps: Iterable[Dump], otherwise: int) -> 
 
 
 def _ring_rows(record: FlightRecord, dumps: Iterable[Dump], taken_ns: int) -> tuple[RingRow, ...]:
-    over = {number: state for dump in dumps for number, state in _torch_states(dump).items()}
+    """The ring as rows, with torch's states where these are more reliable than the ring's: NCCL's
+    are real, gloo only knows what is over, which tells of work that nobody waited for.
+    """
+    over = {
+        number: CollectiveState(state)
+        for dump in dumps
+        for number, state in zip(
+            *(dump.columns[c].tolist() for c in ("record", "state")), strict=True
+        )
+        if dump.backend is Backend.NCCL or state == CollectiveState.COMPLETED
+    }
     rows = [_ring_row(entry, key, taken_ns, over) for entry, key in _keyed(record)]
     return tuple(_batched(_close_unwaited(rows, record.ring), record.ring))
 
@@ -416,21 +450,6 @@ def _state(entry: RingEntry, over: Mapping[int, CollectiveState]) -> CollectiveS
     if states:
         return min(states)
     return CollectiveState.UNKNOWN if entry.exit_age_s is None else CollectiveState.COMPLETED
-
-
-def _torch_states(dump: Dump) -> dict[int, CollectiveState]:
-    """Torch's record id -> a state that is more reliable than the ring's.
-
-    NCCL's states are real. Gloo only knows what is over: useful for work nobody waited for.
-    """
-    columns = dump.columns
-    states = dict(zip(columns["record"].tolist(), columns["state"].tolist(), strict=True))
-    real = dump.backend is Backend.NCCL
-    return {
-        number: CollectiveState(state)
-        for number, state in states.items()
-        if real or state == CollectiveState.COMPLETED
-    }
 
 
 def _close_unwaited(rows: Sequence[RingRow], ring: Sequence[RingEntry]) -> list[RingRow]:
@@ -576,21 +595,16 @@ class _Ranks:
 def from_answers(
     answers: Iterable[RankRecord],
     *,
-    expected: Iterable[RankName] = (),
     lost: Mapping[RankName, Problem] | None = None,
     members: Mapping[str, Sequence[int]] | None = None,
     problems: Iterable[Problem] = (),
 ) -> Job:
-    """The job of these answers, at most one per rank; see `read`.
-
-    `expected` names ranks that must be there, also in replica groups that did not answer; `lost`
-    are ranks whose answer cannot be read.
-    """
+    """The job of these answers, at most one per rank; `lost`: ranks whose answer cannot be read."""
     counted = _counted(
         sorted(answers, key=lambda answer: split_rank_name(answer.record.identity.rank))
     )
     lost = lost or {}
-    ranks = _ranks(counted, [*expected, *lost])
+    ranks = _ranks(counted, lost)
     by_torch = _groups_by_torch(counted)
     quorums = _quorums(counted)
     records = [_record(answer, ranks, by_torch, quorums) for answer in counted]

@@ -9,7 +9,7 @@ from lightkeeper.monitor.records import dump
 from lightkeeper.monitor.records import ring as ring_rows
 from lightkeeper.monitor.records.analyse import analyse
 from lightkeeper.monitor.records.findings import Fault
-from lightkeeper.monitor.records.job import Backend, CollectiveState, GroupStatus
+from lightkeeper.monitor.records.job import Backend, CollectiveState, GroupStatus, Problem
 from lightkeeper.monitor.records.ring import from_answers
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 from lightkeeper.worker_server.wire import parse_flight_record
@@ -38,7 +38,7 @@ INSIDE = {"exit_age_s": None}
 def test_ranks_are_numbered_by_replica_group_and_group_rank() -> None:
     records = job(
         answer(call(), group="rg_1", rank=1), answer(call(), group="rg_0"),
-        expected=[RankName("rg_2.0")],
+        lost={RankName("rg_2.0"): Problem("", "refused")},
     )  # fmt: skip
     assert dict(records.names) == {
         0: "rg_0.0", 1: "rg_0.1", 2: "rg_1.0", 3: "rg_1.1", 4: "rg_2.0",
@@ -78,6 +78,22 @@ def test_roots_and_peers_are_global_ranks() -> None:
     assert [payload.root for payload in records.payloads] == [1, None, 3]
     assert rows(records, "rank", "p2p", "peer") == [(1, False, -1), (1, True, 0), (2, False, -1)]
     assert records.payloads[1].op == "recv"
+
+
+def test_a_ring_that_names_no_thread_counts_sends_among_the_collectives() -> None:
+    """As a WorkerServer up to 0.2 did; where calls are lost, nobody knows how many sends."""
+    whole = job(
+        answer(call(1, 1), call(2, 2, op="send", root=1), call(3, 3)),
+        answer(call(1, 1), call(2, 2), rank=1),
+    )
+    assert rows(whole, "rank", "p2p", "seq") == [
+        (0, False, 1), (0, True, 2), (0, False, 2), (1, False, 1), (1, False, 2),
+    ]  # fmt: skip
+    part = job(
+        answer(call(2, 2, op="send", root=1), call(3, 3), torch=None),
+        answer(call(1, 1), call(2, 2), rank=1),
+    )
+    assert rows(part, "rank", "seq") == [(1, 1), (1, 2)]
 
 
 def test_sends_are_no_new_group_though_each_pair_counts_from_one() -> None:
