@@ -776,10 +776,10 @@ def _lost(
     """The verdict, and what its reason says besides that the host is lost."""
     culprits = tuple(track.rank for track in gone)
     hosts = history.hosts(culprits)
-    edges = [edge for host in hosts for edge in _cut_off(history, host)]
+    edges = list(chain.from_iterable(_cut_off(history, host) for host in hosts))
     stale = history.expired_for_s(group) > 0 or _stale(history, group, sooner=False)
     beats = not stale and gone[0].identity.group_rank == 0
-    sure = Confidence.CERTAIN if stale and edges else Confidence.LIKELY
+
     since_s = min(t.silent_since_s for t in gone if t.silent_since_s is not None)
     others = tuple(t.rank for t in history.groups()[group] if t.rank not in culprits)
     state = f"{does(hosts, 'does')} not answer" if beats else f"{does(hosts, 'is')} lost"
@@ -793,8 +793,7 @@ def _lost(
         kind=Kind.DEAD,
         culprits=culprits,
         reason=f"{plural(hosts, 'host', 'hosts')} {state}: {seen}",
-        # if the heartbeat arrives, only ranks that may be cut off themselves accuse it
-        confidence=Confidence.UNSURE if beats else sure,
+        confidence=_how_sure(beats=beats, stale=stale and bool(edges)),
         since_s=since_s,
         victims=tuple(sorted({*graph.victims(culprits), *others, *(e.rank for e in edges)})),
         evidence={
@@ -805,6 +804,13 @@ def _lost(
         lost=True,
     )
     return verdict, seen
+
+
+def _how_sure(*, beats: bool, stale: bool) -> Confidence:
+    """If the heartbeat arrives, only ranks that may be cut off themselves accuse it."""
+    if beats:
+        return Confidence.UNSURE
+    return Confidence.CERTAIN if stale else Confidence.LIKELY
 
 
 # -- what the scheduler says -------------------------------------------------------------------

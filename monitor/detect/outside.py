@@ -103,11 +103,11 @@ def _by_elimination(
     seen = all(standing[t.rank] is RankStanding.UNKNOWN and t.witness is not None for t in others)
     if len(groups) != 1 or not seen or not elsewhere:
         return {}
-    return {
-        track.rank: set(waiting)
-        for track in others
-        if all(head.enqueued <= head.completed for head in heads_across(track))
-    }
+    return {track.rank: set(waiting) for track in others if not _launched_across(track)}
+
+
+def _launched_across(track: RankTrack) -> bool:
+    return any(head.enqueued > head.completed for head in heads_across(track))
 
 
 def _reaches_quorums(history: History, track: RankTrack) -> bool:

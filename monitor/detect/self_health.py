@@ -119,10 +119,7 @@ class SelfHealth:
     # -- evidence: each returns its weight, 0 when there is none or it is old --------------------
 
     def _silence(self, snapshot: Snapshot, conditions: dict[Condition, str]) -> int:
-        # who answered an earlier monitor counts as heard
-        spoke = {
-            s.rank for s in snapshot.observations if s.trained_as is not None or not _is_silent(s)
-        }
+        spoke = {seen.rank for seen in snapshot.observations if _was_heard(seen)}
         self._heard = spoke | (self._heard & snapshot.by_rank.keys())
         # who never answered is no sign that the monitor is cut off; unless nobody ever did
         counted = [seen for seen in snapshot.observations if seen.rank in self._heard]
@@ -183,6 +180,11 @@ def _voter(seen: Observation, ours: str) -> str:
 def _share(silent: Mapping[str, int], heard: Mapping[str, int]) -> float:
     """The silent share of the fleet, each voter counted once."""
     return sum(ranks / heard[voter] for voter, ranks in silent.items()) / len(heard)
+
+
+def _was_heard(seen: Observation) -> bool:
+    """True if it answers, or answered an earlier monitor."""
+    return not _is_silent(seen) or seen.trained_as is not None
 
 
 def _is_silent(seen: Observation) -> bool:

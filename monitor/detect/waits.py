@@ -64,8 +64,7 @@ def build_wait_graph(history: History) -> WaitGraph:
     tracks = history.present()
     standing = {track.rank: _standing(history, track) for track in tracks}
     stuck = _stuck(history, standing)
-    left = (rank for each in stuck if each.complete and each.completed for rank in each.joined)
-    standing.update(dict.fromkeys(left, RankStanding.LEFT))
+    standing.update((rank, RankStanding.LEFT) for rank in _left(stuck))
     held: tuple[Stuck | Team, ...] = (*stuck, *forming_waits(history))
     missing = missed(history, tracks, standing, held)
     outside = (rank for rank in missing if standing[rank] is not RankStanding.TRACED)
@@ -113,6 +112,13 @@ def _stuck(history: History, standing: Mapping[RankName, RankStanding]) -> tuple
         for find in (stuck_in, transfers_in)
         for stuck in find(group, members, standing)
     )
+
+
+def _left(stuck: Iterable[Stuck]) -> Iterable[RankName]:
+    """Ranks inside collectives that a peer has completed."""
+    for collective in stuck:
+        if collective.complete and collective.completed:
+            yield from collective.joined
 
 
 def _unanswered(history: History) -> Iterable[Wait]:

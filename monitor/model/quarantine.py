@@ -169,9 +169,6 @@ def _record(
     counted = sum(event.author == KEEPER and event.at_s > since_s for event in added)
     offences = _separate([event for event in faults if event.at_s > since_s], config.lemon_apart_s)
     failures = sum(event.at_s > since_s for event in failed)
-    expired = bool(back) and back[-1].change is Change.EXPIRED
-    by = back[-1].author if back else ""
-    said = (event.testified for event in reversed(accused))
     return HostRecord(
         host=host,
         incidents=dict(sorted(Counter(str(event.kind) for event in accused).items())),
@@ -186,10 +183,15 @@ def _record(
         counted_quarantines=counted,
         reset_s=reset_s,
         readmitted_s=back[-1].at_s if back else None,
-        readmitted_by="the end of its quarantine" if expired else by,
-        testified=tuple(dict.fromkeys(filter(None, said))),
+        readmitted_by=_who(back[-1]) if back else "",
+        testified=_testified(accused),
         lemon=_lemon(counted, failures, offences, config),
     )
+
+
+def _testified(accused: Sequence[QuarantineEvent]) -> tuple[str, ...]:
+    said = (event.testified for event in reversed(accused))
+    return tuple(dict.fromkeys(filter(None, said)))
 
 
 def _failed(
@@ -225,3 +227,7 @@ def _lemon(quarantines: int, failures: int, offences: int, config: KeeperConfig)
     if offences >= config.lemon_faults:
         reasons.append(f"{offences} separate faults")
     return f"{', '.join(reasons)} in {config.lemon_window_days:g} days" if reasons else None
+
+
+def _who(back: QuarantineEvent) -> str:
+    return "the end of its quarantine" if back.change is Change.EXPIRED else back.author
