@@ -27,7 +27,6 @@ from lightkeeper.monitor.records import safe_pickle
 from lightkeeper.monitor.records.job import (
     COLUMNS,
     MAIN_THREAD,
-    MOMENTS,
     NONE,
     Backend,
     CollectiveState,
@@ -525,11 +524,6 @@ class Dump:
     """True if `seq` counts the calls of all groups together, see `count_by_group`."""
     global_peers: bool = False
     """True if `peer` is already a rank of the job."""
-
-    @property
-    def newest_ns(self) -> int:
-        """The latest time in it."""
-        return max(int(self.columns[name].max(initial=NONE)) for name in MOMENTS)
 
 
 def decode(data: bytes) -> Mapping[str, Any]:
