@@ -388,7 +388,6 @@ def _judge_silent(history: History, group: GroupName) -> Iterable[Verdict]:
         since_s = _since_s(said, finding)
         if since_s is not None and history.now_s - since_s <= 2 * history.config.sample_s:
             label = "?" if finding.group is None else said.job.groups[finding.group].label
-
             yield Verdict(
                 kind=Kind.MISMATCH,
                 culprits=said.involved(finding),

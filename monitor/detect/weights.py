@@ -146,16 +146,16 @@ class PrintBook:
         if not rows:
             return
         part = Counter(row.part for row in rows.values()).most_common(1)[0][0]
-        values = {rank: row for rank, row in sorted(rows.items()) if row.part == part}
-        lives = {rank: row.life for rank, row in values.items()}
+        values = {rank: row.value for rank, row in rows.items() if row.part == part}
+        lives = {rank: rows[rank].life for rank in values}
         missing = self._missing(number, rows, step, present)
-        sides = grouped((row.value, rank) for rank, row in values.items())
-        if len(sides) == 1:
+        if len(set(values.values())) == 1:
             lane.dissents.pop(step, None)
             if not missing and len({present[rank].group for rank in values}) > 1:
                 lane.agreed[part] = lives
             return
         agreed = lane.agreed.get(part, {})
+        sides = grouped((values[rank], rank) for rank in sorted(values))
         ordered = sorted(sides.values(), key=lambda side: (-len(side), side))
         voters = {rank for rank, life in lives.items() if agreed.get(rank) == life}
         votes = sorted((len(voters.intersection(side)) for side in ordered), reverse=True)
@@ -167,7 +167,7 @@ class PrintBook:
             lane=number,
             step=step,
             part=part,
-            odd=tuple(rank for rank in values if decided and rank not in first),
+            odd=tuple(rank for rank in sorted(values) if decided and rank not in first),
             sides=tuple(map(tuple, ordered)),
             lives=lives,
             seen_s=now_s,
