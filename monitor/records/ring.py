@@ -352,14 +352,11 @@ def _ring_rows(record: FlightRecord, dumps: Iterable[Dump], taken_ns: int) -> tu
     """The ring as rows, with torch's states where these are more reliable than the ring's: NCCL's
     are real, gloo only knows what is over, which tells of work that nobody waited for.
     """
-    over = {
-        number: CollectiveState(state)
-        for dump in dumps
-        for number, state in zip(
-            *(dump.columns[c].tolist() for c in ("record", "state")), strict=True
-        )
-        if dump.backend is Backend.NCCL or state == CollectiveState.COMPLETED
-    }
+    over: dict[int, CollectiveState] = {}
+    for dump in dumps:
+        real, done = dump.backend is Backend.NCCL, CollectiveState.COMPLETED
+        states = zip(*(dump.columns[name].tolist() for name in ("record", "state")), strict=True)
+        over |= {number: CollectiveState(s) for number, s in states if real or s == done}
     rows = [_ring_row(entry, key, taken_ns, over) for entry, key in _keyed(record)]
     return tuple(_batched(_close_unwaited(rows, record.ring), record.ring))
 
