@@ -187,7 +187,7 @@ def _in_vain(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     over = history.unfollowed()
     if over is None or graph.roots:
         return
-    waiting = tuple(t.rank for t in history.present() if _waits(history, graph, t))
+    waiting = _waiting(history, graph)
     if not waiting or len(waiting) < len(history.present()):
         return
     away_s, back_s = over.until_s - over.since_s, history.now_s - over.until_s
@@ -232,7 +232,7 @@ def _standing(history: History, graph: WaitGraph, since_s: float) -> tuple[RankN
     """Ranks that wait for a quorum, or ended waiting, in a job that nothing else holds up."""
     if _goes_on(history) or graph.roots:
         return ()
-    waiting = tuple(t.rank for t in history.present() if _waits(history, graph, t))
+    waiting = _waiting(history, graph)
     ended = tuple(
         track.rank
         for track in history.present()
@@ -245,10 +245,11 @@ def _standing(history: History, graph: WaitGraph, since_s: float) -> tuple[RankN
     return tuple(sorted({*waiting, *ended}))
 
 
-def _waits(history: History, graph: WaitGraph, track: RankTrack) -> bool:
-    """True if a rank stands where it may wait for a quorum, as far as its phases show."""
-    may_wait = graph.standing[track.rank] in (RankStanding.WAITING, RankStanding.UNKNOWN)
-    return may_wait and track.stall_s >= history.hang_after_s(track)
+def _waiting(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
+    """Ranks that stand where they may wait for a quorum, as far as their phases show."""
+    may_wait = (RankStanding.WAITING, RankStanding.UNKNOWN)
+    tracks = (t for t in history.present() if graph.standing[t.rank] in may_wait)
+    return tuple(track.rank for track in tracks if track.stall_s >= history.hang_after_s(track))
 
 
 def _effect(history: History, graph: WaitGraph, victims: tuple[RankName, ...]) -> str:
