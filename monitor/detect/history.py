@@ -78,15 +78,6 @@ class Reading:
     garbage: bool = False
     """True if it could not be read; `answer` and `calls` are empty then."""
 
-    @property
-    def covers_s(self) -> float:
-        """Seconds in which the rank's ring turned over, at the pace of its newer half."""
-        ring = self.answer.ring
-        newer = ring[len(ring) // 2 :]
-        if len(newer) < 2:
-            return float("inf")
-        return RING_CALLS * (newer[0].enter_age_s - newer[-1].enter_age_s) / (len(newer) - 1)
-
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
@@ -359,10 +350,6 @@ class History:
         since_s = self.unseen_s.items()
         return tuple(sorted(name for name, at_s in since_s if self.now_s - at_s >= due_s(name)))
 
-    def unseen_since_s(self, replica_id: ReplicaId) -> float:
-        """Since when one of these ids is seen to beat."""
-        return self.unseen_s.get(replica_id, self.now_s)
-
     def stopped(self, track: RankTrack) -> bool:
         """True if a signal has stopped a rank's process; a tracer's stop does not count."""
         fresh = track.fresh
@@ -397,10 +384,16 @@ class History:
         return float("inf") if reading is None else self.now_s - reading.at_s
 
     def sample_after_s(self, track: RankTrack) -> float:
-        """Seconds after which a healthy rank's record is read again: before half of it is lost."""
-        reading = self._records.get(track.rank)
-        busy_s = float("inf") if reading is None else reading.covers_s / 2
-        return min(self.config.sample_s, max(busy_s, self.config.record_repeat_s))
+        """Seconds after which a healthy rank's record is read again: before half of it is lost, at
+        the pace of its newer half.
+        """
+        reading, most_s = self._records.get(track.rank), self.config.sample_s
+        ring = () if reading is None else reading.answer.ring
+        newer = ring[len(ring) // 2 :]
+        if len(newer) < 2:
+            return most_s
+        each_s = (newer[0].enter_age_s - newer[-1].enter_age_s) / (len(newer) - 1)
+        return min(most_s, max(RING_CALLS * each_s / 2, self.config.record_repeat_s))
 
     def hosts(self, ranks: tuple[RankName, ...]) -> tuple[Host, ...]:
         """Hosts of ranks, sorted, each once."""
