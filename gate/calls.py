@@ -6,10 +6,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lightkeeper.gate.denylist import AccessRefused, DenialScope, DenyList, SeenReplica
-from lightkeeper.gate.http2 import Http2Connection
 from lightkeeper.gate.messages import (
     HEARTBEAT_PATH,
     QUORUM_PATH,
@@ -18,6 +17,9 @@ from lightkeeper.gate.messages import (
     read_quorum_request,
 )
 from lightkeeper.monitor.model.names import Host, ReplicaId, group_of_replica
+
+if TYPE_CHECKING:
+    from lightkeeper.gate.upstream import Upstream
 
 log = logging.getLogger("lightkeeper.gate")
 
@@ -109,7 +111,7 @@ class ProxiedCall:
     """Bytes already credited to the client but not forwarded yet."""
     trailers: bytes | None = None
     resent: int = 0
-    via: Http2Connection | None = None
+    via: Upstream | None = None
     """The connection that carries it to the Lighthouse, as stream `via_number`."""
     via_number: int = 0
     replica: Replica | None = None
@@ -143,19 +145,25 @@ class ProxiedCall:
         return sent is not None and sent.via is not None and sent.member == self.member
 
 
+def _counted(text: str) -> int:
+    counter: int = field(default=0, metadata={"help": text})
+    return counter
+
+
 @dataclass
 class GateCounts:
-    """Counters since the start, read by `serve`."""
+    """Counters since the start, with the words that `/metrics` has for them."""
 
-    heartbeats: int = 0
-    quorum_requests: int = 0
-    unread: int = 0
-    waved: int = 0
-    upstream_retries: int = 0
-    resent: int = 0
-    told_again: int = 0
-    """Quorum requests answered in place of a Lighthouse or worker that died while answering."""
-    bad_clients: int = 0
+    heartbeats: int = _counted("Heartbeats that came in")
+    quorum_requests: int = _counted("Quorum requests that came in")
+    unread: int = _counted("Calls passed on because they could not be read")
+    waved: int = _counted("Requests let through because no newer deny list arrived in time")
+    upstream_retries: int = _counted("Connections to the Lighthouse that failed")
+    resent: int = _counted("Quorum requests sent again to a Lighthouse that came back")
+    told_again: int = _counted(
+        "Quorums answered again to members whose answer was lost with a Lighthouse or worker"
+    )
+    bad_clients: int = _counted("Clients disconnected for violating HTTP/2")
     refused: dict[DenialScope, int] = field(default_factory=lambda: dict.fromkeys(DenialScope, 0))
 
 

@@ -63,6 +63,7 @@ _BLOCK_MAX: Final = 64 * 1024
 _SHORT: Final = 1024
 """Bytes; honest clients send few smaller pieces that do not end a call."""
 _OUR_WRITES: Final = "it does not read what we write"
+COUNTERPART_SLOW: Final = "what it sends is not taken at the other end"
 
 Frame = tuple[int, int, int, bytes]
 """Kind, flags, stream id, payload."""
@@ -211,6 +212,8 @@ class Http2Connection(asyncio.Protocol):
     def __init__(self, flusher: Flusher, *, window: int) -> None:
         """`window`: most bytes received from the other side and not yet forwarded."""
         self.closed = False
+        self.counterpart: Http2Connection | None = None
+        """The connection from which comes what goes out here."""
         self._flusher = flusher
         self._reader = FrameReader()
         self._block: tuple[int, int, bytearray] | None = None  # stream, flags, headers so far
@@ -258,11 +261,13 @@ class Http2Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The other side does not read: take no input that would make us write to it."""
         self.pause_reading(_OUR_WRITES)
-        self.held_up(True)
+        if self.counterpart is not None:
+            self.counterpart.pause_reading(COUNTERPART_SLOW)
 
     def resume_writing(self) -> None:
         self.resume_reading(_OUR_WRITES)
-        self.held_up(False)
+        if self.counterpart is not None:
+            self.counterpart.resume_reading(COUNTERPART_SLOW)
 
     def pause_reading(self, why: str) -> None:
         """Read nothing until `resume_reading` with the same reason."""
@@ -488,11 +493,6 @@ class Http2Connection(asyncio.Protocol):
                 self.went_on(stream, len(data))
         self._send_windows.pop(stream, None)
 
-    def forsake(self, stream: int, code: int) -> None:
-        """Nobody waits for this stream any longer."""
-        if self.forget(stream) and not self.closed:
-            self.send_reset(stream, code)
-
     # -- for the two ends ---------------------------------------------------------------------
 
     def spend(self, work: float) -> None:
@@ -513,14 +513,6 @@ class Http2Connection(asyncio.Protocol):
         raise NotImplementedError
 
     def knows(self, stream: int) -> bool:
-        raise NotImplementedError
-
-    def forget(self, stream: int) -> bool:
-        """Discard what still comes of this stream; returns whether it was open."""
-        raise NotImplementedError
-
-    def held_up(self, held: bool) -> None:
-        """The other side reads too slowly, or has caught up."""
         raise NotImplementedError
 
     def went_on(self, stream: int, size: int) -> None:

@@ -47,7 +47,7 @@ from lightkeeper.gate.messages import (
     is_whole,
 )
 from lightkeeper.gate.quorum_ids import QuorumIds, members_of
-from lightkeeper.gate.upstream import Caller, Upstream, UpstreamLighthouse, is_alive
+from lightkeeper.gate.upstream import Upstream, UpstreamLighthouse, is_alive
 
 log = logging.getLogger("lightkeeper.gate")
 
@@ -98,7 +98,6 @@ _SETTINGS: Final = {
 _NOT_SENT: Final = frozenset({Stage.WAITING, Stage.HELD, Stage.REFUSED})
 _NOT_PASSED: Final = frozenset({Stage.HELD, Stage.REFUSED})
 _ITS_TURN: Final = "it waits for its turn"
-_CLIENT_SLOW: Final = "the client does not take it"
 
 
 @dataclass(slots=True)
@@ -280,7 +279,7 @@ class Proxy:
         )
 
 
-class Downstream(Caller):
+class Downstream(http2.Http2Connection):
     """A client's connection: a TorchFT manager, or another gRPC client."""
 
     def __init__(self, proxy: Proxy) -> None:
@@ -318,7 +317,7 @@ class Downstream(Caller):
                 self._finish(call)
         if self._upstream is not None and self.calls:  # until the Lighthouse answers them
             self._proxy.came(self._upstream.transport)
-            self._upstream.resume_reading(_CLIENT_SLOW)
+            self._upstream.resume_reading(http2.COUNTERPART_SLOW)
         self._release()
 
     def _release(self) -> None:
@@ -519,7 +518,7 @@ class Downstream(Caller):
             upstream.close()
             return
         if not upstream.closed:
-            self._upstream = upstream
+            self._upstream = self.counterpart = upstream
         self.advance()
         self._proxy.flush()
 
@@ -535,7 +534,8 @@ class Downstream(Caller):
     ) -> None:
         """These calls get no answer from `upstream`; `lost`: it also closed the connection."""
         if self._upstream is upstream:
-            self._upstream = None
+            self._upstream = self.counterpart = None
+            self.resume_reading(http2.COUNTERPART_SLOW)  # from now on another one takes it
         if upstream.closed:
             self._proxy.left(upstream.transport)
             self._proxy.lighthouse.ended(upstream, self, lost=lost and not self.closed)
@@ -719,13 +719,6 @@ class Downstream(Caller):
             call.via.credit(call.via_number, size)
         elif self._upstream is not None:
             self._upstream.credit(0, size)
-
-    def held_up(self, held: bool) -> None:
-        """The client reads too slowly, or has caught up."""
-        if self._upstream is not None and held:
-            self._upstream.pause_reading(_CLIENT_SLOW)
-        elif self._upstream is not None:
-            self._upstream.resume_reading(_CLIENT_SLOW)
 
 
 class FairTurns:

@@ -39,10 +39,7 @@ from lightkeeper.monitor.model.plain import readable
 
 _ID_MOST: Final = 2**62
 """No Lighthouse counts to a larger number."""
-
-
-class _UnknownReplyError(ValueError):
-    """Not a Lighthouse reply that we can read."""
+_UNKNOWN: Final = "no reply of a Lighthouse that we can read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +144,7 @@ def _read(reply: bytes) -> _Quorum:
     """LighthouseQuorumResponse: 1 quorum; in it 1 number, 2 members, 3 when it was made."""
     quorums = [field for field in fields(reply, 0, len(reply)) if field.number == 1]
     if len(quorums) != 1 or quorums[0].kind != BYTES:
-        raise _UnknownReplyError
+        raise ValueError(_UNKNOWN)
     _, _, size_at, begin, end = quorums[0]
     number, number_at, made = None, (begin, begin), (0, 0)
     members = {}
@@ -155,28 +152,17 @@ def _read(reply: bytes) -> _Quorum:
         if name == 1 and kind == VARINT:
             number, number_at = varint(reply, value_at, end)[0], (value_at, last)
         elif name == 2 and kind == BYTES:
-            members[_text(reply, first, last)] = reply[first:last]
+            member = reply[first:last]
+            replica_id = values(member).get(1)
+            if not isinstance(replica_id, bytes):
+                raise ValueError(_UNKNOWN)
+            members[replica_id.decode("utf-8", "surrogateescape")] = member
         elif name == 3 and kind == BYTES:
-            made = _timestamp(reply, first, last)
+            stamp = values(reply[first:last])
+            made = signed(stamp.get(1)), signed(stamp.get(2))
     if number is None or number >= _ID_MOST or not members or made == (0, 0):
-        raise _UnknownReplyError
+        raise ValueError(_UNKNOWN)
     return _Quorum(number, made, members, (begin, end), (size_at, begin), number_at)
-
-
-def _text(reply: bytes, begin: int, end: int) -> str:
-    """A member's replica id: field 1."""
-    for name, kind, _, first, last in fields(reply, begin, end):
-        if name == 1 and kind == BYTES:
-            return reply[first:last].decode("utf-8", "surrogateescape")
-    raise _UnknownReplyError
-
-
-def _timestamp(reply: bytes, begin: int, end: int) -> tuple[int, int]:
-    parts = {1: 0, 2: 0}
-    for name, kind, value_at, _, _ in fields(reply, begin, end):
-        if name in parts and kind == VARINT:
-            parts[name] = varint(reply, value_at, end)[0]
-    return parts[1], parts[2]
 
 
 def _renumbered(reply: bytes, quorum: _Quorum, number: int) -> bytes:

@@ -14,12 +14,15 @@ import contextlib
 import errno
 import socket
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from lightkeeper.gate import http2
 from lightkeeper.gate.calls import AdmissionControl, ProxiedCall, Replica
 from lightkeeper.monitor.model.names import ReplicaId
+
+if TYPE_CHECKING:
+    from lightkeeper.gate.proxy import Downstream
 
 _WINDOW: Final = 1024 * 1024
 """Bytes of answers waiting for one client: a quorum of 1,000 groups takes about 200 KB."""
@@ -44,33 +47,14 @@ _BURST_S: Final = 1.0
 """If half of all clients lose their connection in this time, the Lighthouse itself is gone."""
 DEAF_MS: Final = 10_000
 """A Lighthouse that acknowledges nothing this long is away: TCP would wait 15 minutes."""
-_LIGHTHOUSE_SLOW: Final = "the Lighthouse does not take it"
-
-
-class Caller(http2.Http2Connection):
-    """The client whose calls a connection carries."""
-
-    def answer_headers(self, call: ProxiedCall, block: bytes, *, end: bool) -> None:
-        """An answer begins or ends."""
-
-    def answer_data(self, call: ProxiedCall, data: bytes, *, end: bool) -> None:
-        """A part of an answer."""
-
-    def answer_reset(self, call: ProxiedCall, code: int) -> None:
-        """The Lighthouse ends a call without an answer."""
-
-    def unanswered(
-        self, upstream: Upstream, calls: Sequence[ProxiedCall], *, lost: bool = False
-    ) -> None:
-        """These calls get no answer from `upstream`; `lost`: it also closed the connection."""
 
 
 class Upstream(http2.Http2Connection):
     """One client's connection to the Lighthouse: carries its calls, and ends with the client."""
 
-    def __init__(self, flusher: http2.Flusher, client: Caller) -> None:
+    def __init__(self, flusher: http2.Flusher, client: Downstream) -> None:
         super().__init__(flusher, window=_WINDOW)
-        self.client = client
+        self.client = self.counterpart = client
         self._next = 1
         self.carried: dict[int, ProxiedCall] = {}
         """Calls that the Lighthouse has and has not answered."""
@@ -103,11 +87,17 @@ class Upstream(http2.Http2Connection):
             self.send_headers(number, call.trailers, end=True)
 
     def forget(self, stream: int) -> bool:
+        """Discard what still comes of this stream; returns whether it was open."""
         if self.carried.pop(stream, None) is None:
             return False
         self.drop(stream)
         self._stream_credit.pop(stream, None)
         return True
+
+    def forsake(self, stream: int, code: int) -> None:
+        """Nobody waits for this stream any longer."""
+        if self.forget(stream) and not self.closed:
+            self.send_reset(stream, code)
 
     def on_headers(self, stream: int, block: bytes, *, end: bool) -> None:
         """An answer begins, or ends with its status."""
@@ -166,12 +156,6 @@ class Upstream(http2.Http2Connection):
             if size > before:
                 self.client.credit(call.number, size - before)
 
-    def held_up(self, held: bool) -> None:
-        if held:
-            self.client.pause_reading(_LIGHTHOUSE_SLOW)
-        else:
-            self.client.resume_reading(_LIGHTHOUSE_SLOW)
-
 
 class UpstreamLighthouse:
     def __init__(
@@ -193,7 +177,7 @@ class UpstreamLighthouse:
         self._settled = settled
         self._back = asyncio.Event()
         self._connections: set[Upstream] = set()
-        self._lost_s: OrderedDict[Caller, float] = OrderedDict()
+        self._lost_s: OrderedDict[Downstream, float] = OrderedDict()
         self._expected: set[ReplicaId] = set()
         self._since_s = 0.0
         self._until_s: float | None = None
@@ -236,7 +220,7 @@ class UpstreamLighthouse:
 
     # -- whether it is there --------------------------------------------------------------------
 
-    async def connect(self, client: Caller) -> Upstream:
+    async def connect(self, client: Downstream) -> Upstream:
         """A connection for this client; waits while the Lighthouse is away."""
         loop = asyncio.get_running_loop()
         while True:
@@ -300,7 +284,7 @@ class UpstreamLighthouse:
             self._unsettle()
         self._back.clear()
 
-    def ended(self, upstream: Upstream, client: Caller, *, lost: bool) -> None:
+    def ended(self, upstream: Upstream, client: Downstream, *, lost: bool) -> None:
         """A connection has ended; `lost`: not by us."""
         dialed = upstream not in self._connections  # its client left before it was made
         self._connections.discard(upstream)

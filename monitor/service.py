@@ -26,7 +26,7 @@ from lightkeeper.monitor.act.cluster import Cluster
 from lightkeeper.monitor.act.ends import Ends
 from lightkeeper.monitor.act.evictor import Evictors, Parties
 from lightkeeper.monitor.act.evidence import Evidence
-from lightkeeper.monitor.act.gate import Gate, Gatekeeper
+from lightkeeper.monitor.act.gate import Gatekeeper
 from lightkeeper.monitor.act.http import CaError, Fetcher, Tokens, trust_also, trust_only
 from lightkeeper.monitor.act.lighthouse import Lighthouse
 from lightkeeper.monitor.act.notices import Sink
@@ -372,8 +372,9 @@ class Service:
         lighthouse = None if options.lighthouse is None else Lighthouse(options.lighthouse, fetcher)
         gatekeeper = None
         if options.gate is not None:
-            gate = Gate(options.gate.rstrip("/"), fetcher)
-            gatekeeper = Gatekeeper(gate, clock=clock, quarantine=quarantine, may=may_change)
+            gatekeeper = Gatekeeper(
+                options.gate, fetcher, clock=clock, quarantine=quarantine, may=may_change
+            )
         owner = StoredName(store, options.schedulers.name)
         schedulers = tuple(
             drivers(

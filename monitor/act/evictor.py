@@ -130,7 +130,7 @@ def probe(parties: Parties, eviction: Eviction) -> ProbeResult:
         progress,
         current=ranks(Registered.CURRENT),
         superseded=ranks(Registered.SUPERSEDED),
-        gate_trouble=None if gate is None else gate.trouble(),
+        gate_trouble=None if gate is None else next(gate.troubles(), None),
     )
 
 
@@ -252,7 +252,7 @@ class Asker:
         parties, replica_id = self._parties, eviction.replica_id
         match rung:
             case Rung.GATE if parties.gate is not None:
-                parties.gate.kick()  # wakes its thread to send the list
+                parties.gate.wake()  # sends the list
             case Rung.LIGHTHOUSE_KILL if parties.lighthouse is not None and replica_id is not None:
                 return self._press(parties.lighthouse, replica_id)
             case Rung.WORKER_EVICT:

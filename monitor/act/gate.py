@@ -266,53 +266,14 @@ def _denial(
     )
 
 
-# -- client ------------------------------------------------------------------------------------
+# -- gatekeeper --------------------------------------------------------------------------------
+
+log = logging.getLogger(__name__)
 
 ASK_S: Final = 2.0
 """Deadline for a look, and for sending a list."""
 ANSWER_MAX_BYTES: Final = 16 * 1024 * 1024
 """A replica takes about 500 bytes, a denial 500 and 50 more for each replica id in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    url: str
-    """Its admin port's."""
-    fetcher: Fetcher
-
-    def look(self) -> GateView | GateAway:
-        question = Question(f"{self.url}/v1/gate", ASK_S, ANSWER_MAX_BYTES, group=NO_GROUP)
-        try:
-            answer = self.fetcher.ask(question)
-            if answer.status != 200:
-                return GateAway(f"GET /v1/gate {answer.summary}")
-            return from_plain(GateView, json.loads(answer.body))
-        except FetchError as exc:
-            return GateAway(str(exc))
-        except (ValueError, RecursionError) as exc:
-            return GateAway(f"cannot read its answer: {exc}"[:300])
-
-    def deny(self, denials: Sequence[Denial]) -> str | None:
-        """Replace the gate's list; returns what went wrong, in one line. A look must confirm it."""
-        question = Question(
-            f"{self.url}/v1/gate/denied",
-            ASK_S,
-            ANSWER_MAX_BYTES,
-            method="PUT",
-            json=denials_json(tuple(denials)),
-            group=NO_GROUP,
-        )
-        try:
-            answer = self.fetcher.ask(question)
-        except FetchError as exc:
-            return str(exc)
-        return None if answer.status == 200 else f"PUT /v1/gate/denied {answer.summary}"
-
-
-# -- gatekeeper --------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
-
 PERIOD_S: Final = 1.0
 SAME_S: Final = 2.0
 """Clocks differ: an entry about to expire may be in force here and not there."""
@@ -323,21 +284,24 @@ class Gatekeeper:
 
     def __init__(
         self,
-        gate: Gate,
+        url: str,
+        fetcher: Fetcher,
         *,
         clock: Clock,
         quarantine: Quarantine,
         period_s: float = PERIOD_S,
         may: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`may`: whether this monitor is the one that acts; a standby sends no list."""
-        self._gate = gate
+        """`url`: of its admin port. `may`: whether this monitor is the one that acts; a standby
+        sends no list.
+        """
+        self._url, self._fetcher = url.rstrip("/"), fetcher
         self._clock = clock
         self._quarantine = quarantine
         self._may = may
         self._evictions: Callable[[], Iterable[Eviction]] = tuple
         self._lock = threading.Lock()
-        self._where = ReplicaHosts()
+        self._hosts = ReplicaHosts()
         self._past: dict[IncidentId, Eviction] = {}
         self.view: GateView | GateAway = GateAway("not looked at yet")
         self.began_s: float | None = None
@@ -374,26 +338,25 @@ class Gatekeeper:
         born: Callable[[RankName], float | None] = lambda _: None,
     ) -> None:
         with self._lock:
-            self._where.saw(observations, self._clock.now_s(), born)
+            self._hosts.saw(observations, self._clock.now_s(), born)
 
-    def kick(self) -> None:
+    def wake(self) -> None:
+        """Compare the lists now."""
         self._worker.wake()
 
     @property
     def up(self) -> bool:
         return isinstance(self.view, GateView)
 
-    def trouble(self) -> str | None:
-        """Why the gate cannot be looked at or does not take its list; None while all is well."""
-        view, crash = self.view, self._worker.crash
-        if isinstance(view, GateAway):
-            return f"the gate is away: {view.reason}"
-        return self._problem if crash is None else f"teaching the gate {crash}"
-
     def troubles(self) -> Iterator[str]:
-        """`trouble`, for the page that people read."""
-        if (trouble := self.trouble()) is not None:
-            yield trouble
+        """Why the gate cannot be looked at or does not take its list: one sentence, or none."""
+        view, crash, problem = self.view, self._worker.crash, self._problem
+        if isinstance(view, GateAway):
+            yield f"the gate is away: {view.reason}"
+        elif crash is not None:
+            yield f"teaching the gate {crash}"
+        elif problem is not None:
+            yield problem
 
     def refusing_for_s(self, replica_id: ReplicaId) -> float | None:
         """How long the gate has been seen to refuse a replica id; None if it does not.
@@ -414,18 +377,16 @@ class Gatekeeper:
 
     def turn(self) -> None:
         """Look at the gate once, and send the list if it shows a different one."""
-        view = self._gate.look()
-        self._note(view)
+        view = self._note(self._look())
         wanted = self.wanted()  # on a standby too: remembers what the active evicts
         if isinstance(view, GateAway) or not self._may():
             return
         if _same(wanted, view.denied, self._clock.now_s()):
             self._problem = None
             return
-        problem = self._gate.deny(wanted)
+        problem = self._deny(wanted)
         if problem is None:
-            view = self._gate.look()
-            self._note(view)
+            view = self._note(self._look())
             if isinstance(view, GateAway):
                 problem = view.reason
             elif not _same(wanted, view.denied, self._clock.now_s()):
@@ -445,16 +406,38 @@ class Gatekeeper:
             if now_s - eviction.asked_s > LASTS_S:
                 del self._past[incident_id]
         with self._lock:
-            lives = self._where.all()
+            lives = self._hosts.all()
         hosts, groups = self._quarantine.active(), self._quarantine.groups()
         return deny_list(self._past.values(), hosts, lives, now_s, groups)
 
-    def _note(self, view: GateView | GateAway) -> None:
+    def _look(self) -> GateView | GateAway:
+        question = Question(f"{self._url}/v1/gate", ASK_S, ANSWER_MAX_BYTES, group=NO_GROUP)
+        try:
+            answer = self._fetcher.ask(question)
+            if answer.status != 200:
+                return GateAway(f"GET /v1/gate {answer.summary}")
+            return from_plain(GateView, json.loads(answer.body))
+        except FetchError as exc:
+            return GateAway(str(exc))
+        except (ValueError, RecursionError) as exc:
+            return GateAway(f"cannot read its answer: {exc}"[:300])
+
+    def _deny(self, denials: tuple[Denial, ...]) -> str | None:
+        """Replace the gate's list; returns what went wrong, in one line. A look must confirm it."""
+        url, body = f"{self._url}/v1/gate/denied", denials_json(denials)
+        question = Question(url, ASK_S, ANSWER_MAX_BYTES, "PUT", json=body, group=NO_GROUP)
+        try:
+            answer = self._fetcher.ask(question)
+        except FetchError as exc:
+            return str(exc)
+        return None if answer.status == 200 else f"PUT /v1/gate/denied {answer.summary}"
+
+    def _note(self, view: GateView | GateAway) -> GateView | GateAway:
         if isinstance(view, GateAway) and isinstance(self.view, GateView):
             log.warning("the gate is away: %s", view.reason)
         self.view = view
         if isinstance(view, GateAway):
-            return  # its next answer shows whether it still refuses the same
+            return view  # its next answer shows whether it still refuses the same
         refused = {
             ReplicaId(denial.name) for denial in view.denied if denial.scope is DenialScope.REPLICA
         }
@@ -463,6 +446,7 @@ class Gatekeeper:
         self._used_s = {name: at_s for name, at_s in used_s.items() if now_s - at_s < LASTS_S}
         self.began_s = None if view.age_s is None else now_s - view.age_s
         self._since_s = {name: self._since_s.get(name, now_s) for name in refused}
+        return view
 
 
 def _same(wanted: Iterable[Denial], shown: Iterable[Denial], now_s: float) -> bool:
