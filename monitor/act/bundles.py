@@ -16,7 +16,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import zip_longest
 from pathlib import Path
@@ -263,26 +263,24 @@ class Part:
     error: str | None = None
 
 
-def weigh(
-    kind: BundleKind, identity: Identity, body: bytes
-) -> tuple[PartStatus, float | None, str | None]:
-    """Judge an answer with HTTP status 200: its status as a part, content age, what is wrong."""
-    if not kind.json:
-        return PartStatus.OK, None, None
+def weigh(part: Part, identity: Identity) -> Part:
+    """Judge an answer with HTTP status 200: what this rank did not say has no body any more."""
+    if part.body is None or not part.kind.json:
+        return part
     try:
-        data = json.loads(body)
+        data = json.loads(part.body)
         answering = parse_identity(data["identity"])
     except (KeyError, TypeError):
-        return PartStatus.GARBAGE, None, f"no identity: {_excerpt(body)}"
+        error = f"no identity: {_excerpt(part.body)}"
+        return replace(part, status=PartStatus.GARBAGE, body=None, error=error)
     except (ValueError, RecursionError) as exc:  # WireError is a ValueError
-        return PartStatus.GARBAGE, None, f"{one_line(exc, 160)}: {_excerpt(body)}"
+        error = f"{one_line(exc, 160)}: {_excerpt(part.body)}"
+        return replace(part, status=PartStatus.GARBAGE, body=None, error=error)
     if (answering.rank, answering.incarnation) != (identity.rank, identity.incarnation):
-        return (
-            PartStatus.STRANGER,
-            None,
-            f"{answering.rank} pid {answering.pid} ({answering.incarnation})"[:200],
-        )
-    return PartStatus.OK, _age_s(kind, data), None
+        error = f"{answering.rank} pid {answering.pid} ({answering.incarnation})"[:200]
+        return replace(part, status=PartStatus.STRANGER, body=None, error=error)
+    age_s = _age_s(part.kind, data)
+    return part if age_s is None else replace(part, age_s=age_s)
 
 
 def _age_s(kind: BundleKind, data: Mapping[str, Any]) -> float | None:
@@ -352,7 +350,6 @@ def _carry_over(
             manifest: Any = json.loads(old.read(NAME))
             rows = [row for row in manifest["moments"] if row["moment"] not in replaced]
             for row in rows:
-                row.pop("fleet", None)  # earlier versions kept all ranks' states
                 for name in filter(None, (part["file"] for part in row["parts"])):
                     bundle.writestr(old.getinfo(name), old.read(name), zipfile.ZIP_DEFLATED)
             return {**manifest, "moments": rows}, None

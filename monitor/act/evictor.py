@@ -59,7 +59,7 @@ from lightkeeper.monitor.model.eviction import (
 )
 from lightkeeper.monitor.model.names import Host, IncidentId, RankName, ReplicaId, group_of
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Unreachable
-from lightkeeper.worker_server.wire import PATH_EVICT, Process, StateReport, printable_line
+from lightkeeper.worker_server.wire import PATH_EVICT, StateReport, printable_line
 
 log = logging.getLogger(__name__)
 
@@ -104,32 +104,31 @@ def probe(parties: Parties, eviction: Eviction) -> ProbeResult:
         parties.fetcher.submit(ask_state(parties.fetcher, each.url, group_of(each.rank), end))
         for each in eviction.accused
     ]
+    looks = [state.result(look_s + _LOOP_LATE_S) for state in states]
+    view = LighthouseAway("none configured") if page is None else page.result(look_s + _LOOP_LATE_S)
     lives: dict[RankName, Liveness] = {}
     details: dict[RankName, str] = {}
     progress: dict[RankName, int] = {}
-    for accused, state in zip(eviction.accused, states, strict=True):
-        seen = state.result(look_s + _LOOP_LATE_S)
-        asked = eviction.ask(Rung.WORKER_EVICT, accused.rank)
+    standings: dict[RankName, Registered] = {}
+    for accused, seen in zip(eviction.accused, looks, strict=True):
+        rank = accused.rank
+        standings[rank] = registry.standing(rank, accused.incarnation)
+        asked = eviction.ask(Rung.WORKER_EVICT, rank)
         said_gone = asked is not None and asked.done is True
-        lives[accused.rank], details[accused.rank] = _judge(parties, accused, seen, said_gone)
-        if isinstance(seen, StateReport) and seen.step is not None:
-            progress[accused.rank] = seen.step.progress
-    view = LighthouseAway("none configured") if page is None else page.result(look_s + _LOOP_LATE_S)
-
-    def ranks(standing: Registered) -> frozenset[RankName]:
-        return frozenset(
-            accused.rank
-            for accused in eviction.accused
-            if registry.standing(accused.rank, accused.incarnation) is standing
-        )
-
+        if isinstance(seen, Unreachable):
+            lives[rank], details[rank] = _judge_unseen(seen, standings[rank], said_gone)
+        else:
+            stuck_s = parties.timeouts.interpreter_stuck_s
+            lives[rank], details[rank] = _judge(accused, seen, stuck_s)
+            if seen.step is not None:
+                progress[rank] = seen.step.progress
     return ProbeResult(
         lives,
         details,
         lighthouse_seen(view, gate, eviction.replica_id),
         progress,
-        current=ranks(Registered.CURRENT),
-        superseded=ranks(Registered.SUPERSEDED),
+        current=frozenset(r for r, each in standings.items() if each is Registered.CURRENT),
+        superseded=frozenset(r for r, each in standings.items() if each is Registered.SUPERSEDED),
         gate_trouble=None if gate is None else next(gate.troubles(), None),
     )
 
@@ -141,26 +140,23 @@ def lighthouse_seen(
     return LighthouseSeen(view, refused_s)
 
 
-def _judge(
-    parties: Parties, accused: Accused, state: StateReport | Unreachable, said_gone: bool
+def _judge_unseen(
+    answer: Unreachable, standing: Registered, said_gone: bool
 ) -> tuple[Liveness, str]:
-    if isinstance(state, Unreachable):
-        standing = parties.registry.standing(accused.rank, accused.incarnation)
-        if standing in (Registered.SUPERSEDED, Registered.LEFT):
-            return Liveness.GONE, f"{standing}"
-        if said_gone:
-            return Liveness.GONE, "its WorkerServer said gone, and ended"
-        return Liveness.UNSEEN, f"its WorkerServer gives no state ({state.detail})"
+    if standing in (Registered.SUPERSEDED, Registered.LEFT):
+        return Liveness.GONE, f"{standing}"
+    if said_gone:
+        return Liveness.GONE, "its WorkerServer said gone, and ended"
+    return Liveness.UNSEEN, f"its WorkerServer gives no state ({answer.detail})"
+
+
+def _judge(accused: Accused, state: StateReport, stuck_s: float) -> tuple[Liveness, str]:
     identity, process = state.identity, state.process
+    silent_s = process.interpreter_age_s
     if (identity.rank, identity.incarnation) != (accused.rank, accused.incarnation):
         return Liveness.GONE, f"another process answers (pid {identity.pid})"
     if not process.alive:
         return Liveness.GONE, "its process is gone"
-    return _condition(process, parties.timeouts.interpreter_stuck_s)
-
-
-def _condition(process: Process, stuck_s: float) -> tuple[Liveness, str]:
-    silent_s = process.interpreter_age_s
     if process.stopped and not process.traced:  # a long trace is caught below: no Python runs
         return Liveness.STUCK, f"stopped (state {process.state})"
     if silent_s is not None and silent_s > stuck_s:
@@ -184,20 +180,14 @@ def deny_launchers(
 ) -> Answered:
     """Quarantine the hosts of an eviction, and the group's names if it must not return at all."""
     now_s = clock.now_s()
+    until_s = None if last_s is None else now_s + last_s
     denied: list[tuple[Scope, str]] = [(Scope.HOST, host) for host in eviction.quarantine]
     denied += [(Scope.GROUP, group) for group in eviction.keep_out]
     for scope, name in denied:
-        quarantine.add(
-            QuarantineEntry(
-                name=name,
-                reason=eviction.reason,
-                author=eviction.author,
-                since_s=now_s,
-                until_s=None if last_s is None else now_s + last_s,
-                incident_id=eviction.incident_id,
-                scope=scope,
-            )
+        entry = QuarantineEntry(
+            name, eviction.reason, eviction.author, now_s, until_s, eviction.incident_id, scope
         )
+        quarantine.add(entry)
     hosts, groups = ", ".join(eviction.quarantine), ", ".join(eviction.keep_out)
     said = f"launchers are refused on {hosts}" if hosts else ""
     kept = f"launchers may not start {groups}" if groups else ""
@@ -559,14 +549,10 @@ class Evictors:
 
     # -- inside -------------------------------------------------------------------------------
 
-    @property
-    def _closing(self) -> bool:
-        return self._jobs.worker.closing
-
     def _carry_out(self, job: _Job) -> None:
         queue = deque(job.instructions)
         try:
-            while queue and not self._closing:
+            while queue and not self._jobs.worker.closing:
                 queue.extend(self._do(job, queue.popleft()))
         except Exception as exc:
             log.exception("an eviction crashed")
@@ -580,7 +566,7 @@ class Evictors:
 
     def _goes_on(self, job: _Job) -> Eviction | None:
         """The eviction, if this attempt at it is still under way on this monitor; else None."""
-        eviction = None if self._closing else self.log.get(job.key)
+        eviction = None if self._jobs.worker.closing else self.log.get(job.key)
         current = eviction is not None and eviction.under_way and eviction.attempt == job.attempt
         return eviction if current else None
 

@@ -317,7 +317,7 @@ class Scheduler(ABC):
     def cordoned(self, timeout_s: float) -> Sequence[Host] | None:
         """The hosts that have our cordon now; None if that is not known."""
         try:
-            hosts = self._within(timeout_s, self._cordoned)
+            hosts = self._cordoned(self._deadline(timeout_s))
         except Exception:  # noqa: BLE001 - whatever it is, what is ours is not known
             return None
         return None if hosts is None else tuple(sorted(set(hosts)))
@@ -374,9 +374,6 @@ class Scheduler(ABC):
     def _deadline(self, timeout_s: float) -> Deadline:
         return Deadline(timeout_s)
 
-    def _within(self, timeout_s: float, work: Callable[[Deadline], T]) -> T:
-        return work(self._deadline(timeout_s))
-
     def _crash(self, exc: Exception) -> str:
         """The text shown for a bug."""
         return f"{type(exc).__name__}: {exc}"
@@ -385,7 +382,7 @@ class Scheduler(ABC):
         self, work: Callable[[Deadline], Outcome], timeout_s: float, failed: str
     ) -> Outcome:
         try:
-            return self._within(timeout_s, work)
+            return work(self._deadline(timeout_s))
         except NotDone as exc:
             return Outcome(False, f"{failed}: {exc}")
         except Exception as exc:  # noqa: BLE001 - the registry's, the store's, a client's

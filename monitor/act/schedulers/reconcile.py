@@ -108,11 +108,10 @@ class CordonPlan:
         if entry is not None:
             self._owed[host] = now_s
         if not outcome.done:
-            before = self._failed.get(action.host)
-            again = before is not None and before.word == action.word
-            times = 1 + (before.times if before is not None and again else 0)
+            before = self._failed.get(host)
+            times = before.times + 1 if before is not None and before.word == action.word else 1
             next_s = now_s + backoff_s(times, FIRST_RETRY_S, LONGEST_RETRY_S)
-            self._failed[action.host] = _Failed(action.word, times, next_s, outcome.detail)
+            self._failed[host] = _Failed(action.word, times, next_s, outcome.detail)
             return
         self._failed.pop(host, None)
         if entry is None:

@@ -70,7 +70,8 @@ class Bench:
         self.keeper: Gatekeeper | None = None
         if self.gate is not None:
             self.keeper = Gatekeeper(
-                self.gate.url, self.fetcher, clock=self.clock, quarantine=self.quarantine, period_s=0.2,
+                self.gate.url, self.fetcher, clock=self.clock, quarantine=self.quarantine,
+                period_s=0.2,
             )  # fmt: skip
         parties = Parties(
             clock=self.clock,

@@ -44,7 +44,7 @@ class World:
             raise RuntimeError("boom")
         return Future()
 
-    def kick(self) -> None:
+    def wake(self) -> None:
         self.ask("gate")
 
     def begin_kill(self, replica_id: str, _: float) -> Future[str]:
