@@ -485,9 +485,7 @@ class Downstream(http2.Http2Connection):
 
     def _wait(self, call: ProxiedCall) -> None:
         call.stage, call.since_s = Stage.WAITING, self._proxy.now_s()
-        if self.tell_newest(call):
-            return
-        if not self._pass_on(call):
+        if not self.tell_newest(call) and not self._pass_on(call):
             self._proxy.waits(self)
 
     def _pass_on(self, call: ProxiedCall) -> bool:
@@ -497,9 +495,8 @@ class Downstream(http2.Http2Connection):
                 self._dialing = asyncio.get_running_loop().create_task(self._dial())
             return False
         if call.method is Method.QUORUM:
-            if call.at_lighthouse or not self._proxy.lighthouse.admits():
-                return False
-            if not self._proxy.asks(call):
+            lighthouse = self._proxy.lighthouse
+            if call.at_lighthouse or not lighthouse.admits() or not self._proxy.asks(call):
                 return False
             if call.replica is not None:
                 call.replica.sent = call

@@ -127,7 +127,6 @@ class Options:
     """Limits of the journal."""
     schedulers: SchedulerOptions = field(default_factory=SchedulerOptions)
     """Schedulers that get the quarantined hosts."""
-    """Size at which a new file begins."""
     rules: Rulebook | None = None
     """The policy, with `config` as its configuration; None: there is no file to reload."""
     bounds: Bounds = field(default_factory=Bounds)
@@ -138,7 +137,6 @@ class Options:
     """URL of a Prometheus that is asked what it knows of hosts; None: none is."""
     prometheus_auth: str | None = field(default=None, repr=False)
     """The Authorization header for it."""
-
     otlp: frozenset[str] = frozenset()
     """What is sent by OTLP: `traces`, `logs`."""
 

@@ -236,21 +236,13 @@ class Poller:
         observations = tuple(
             [seen.get(t.identity.rank) or _observed(t, _UNASKED, 0.0) for t in targets]
         )
-        self._remember(
-            {
-                observation.rank: observation.outcome.reason
-                for observation in observations
-                if isinstance(observation.outcome, Unreachable)
-            }
+        failed = [seen for seen in observations if isinstance(seen.outcome, Unreachable)]
+        self._left = frozenset(
+            seen.rank for seen in failed if seen.outcome.reason is Failure.UNASKED
         )
+        late = {seen.rank for seen in failed if seen.outcome.reason is Failure.TIMEOUT}
+        self._silent = frozenset(late | (self._left & self._silent))
         return observations
-
-    def _remember(self, failed: Mapping[RankName, Failure]) -> None:
-        """Remember targets that were not asked, and those that did not answer in time."""
-        before = self._silent
-        self._left = frozenset(rank for rank, why in failed.items() if why is Failure.UNASKED)
-        late = {rank for rank, why in failed.items() if why is Failure.TIMEOUT}
-        self._silent = frozenset(late | (self._left & before))
 
     def _speaks_for(self, who: Identity, url: str) -> tuple[Host, str | None, str | None]:
         """A key: ranks that have it in common may report each other.

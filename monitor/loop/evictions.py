@@ -38,6 +38,7 @@ from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, Rep
 from lightkeeper.monitor.model.observation import LighthouseView, Snapshot
 from lightkeeper.monitor.model.verdict import FAULTS, Kind
 from lightkeeper.monitor.model.wording import bring_back
+from lightkeeper.worker_server.wire import Identity
 
 log = logging.getLogger(__package__)
 
@@ -48,13 +49,12 @@ _STANDSTILLS: Final = frozenset({Kind.NOT_ENTERED, Kind.MISMATCH, Kind.DEADLOCK}
 
 
 def accused_in(group: GroupName, snapshot: Snapshot) -> tuple[Accused, ...]:
-    return tuple(
-        Accused(
-            seen.rank, seen.identity.incarnation, seen.url, seen.identity.host, seen.identity.place
-        )
-        for seen in snapshot.observations
-        if seen.identity.group == group
-    )
+    seen_of = (seen for seen in snapshot.observations if seen.identity.group == group)
+    return tuple(_accused(seen.identity, seen.url) for seen in seen_of)
+
+
+def _accused(who: Identity, url: str) -> Accused:
+    return Accused(who.rank, who.incarnation, url, who.host, who.place)
 
 
 def handed_over(eviction: Eviction, snapshot: Snapshot, incident: Incident | None) -> HandedOver:
@@ -348,10 +348,7 @@ class Acting:
         if ranks and not self._components.schedulers:
             by_person = bring_back(group, [target.identity.place for target in ranks])
             raise NotPossible(f"{group} is gone, and there is no scheduler to end it. {by_person}")
-        return tuple(
-            Accused(t.rank, t.identity.incarnation, t.url, t.identity.host, t.identity.place)
-            for t in ranks
-        )
+        return tuple(_accused(target.identity, target.url) for target in ranks)
 
     def _id_of(self, group: GroupName, groups: Sequence[GroupView]) -> ReplicaId | None:
         """Its replica id, of a group that is gone by its last incident; None: not known, or it may

@@ -46,7 +46,7 @@ from lightkeeper.monitor.model.observation import (
 from lightkeeper.monitor.model.run import Run, TrendPoint
 from lightkeeper.monitor.model.verdict import FAULTS, Kind
 from lightkeeper.monitor.model.work import WorkAction, WorkRow
-from lightkeeper.worker_server.wire import StateReport
+from lightkeeper.worker_server.wire import Identity, StateReport
 
 log = logging.getLogger(__package__)
 
@@ -148,23 +148,17 @@ class Observing:
         return None if target is None else target.born_s
 
     def _learn(self, sweep: Sweep) -> None:
-        registry = self._components.registry
-        registry.heard(
-            {
-                seen.identity.rank: seen.outcome
-                for seen in sweep.observations
-                if isinstance(seen.outcome, StateReport)
-            }
-        )
-        registry.gone(
-            seen.identity
-            for seen in sweep.observations
-            if not isinstance(seen.outcome, StateReport) and seen.outcome.reason in _GONE
-        )
         failures = POLL_FAILURES.on(self._components.metrics)
+        reports, gone = dict[RankName, StateReport](), list[Identity]()
         for seen in sweep.observations:
-            if not isinstance(seen.outcome, StateReport):
-                failures.labels(str(seen.outcome.reason)).inc()
+            if isinstance(seen.outcome, StateReport):
+                reports[seen.identity.rank] = seen.outcome
+                continue
+            failures.labels(str(seen.outcome.reason)).inc()
+            if seen.outcome.reason in _GONE:
+                gone.append(seen.identity)
+        self._components.registry.heard(reports)
+        self._components.registry.gone(gone)
 
 
 # -- who acts ------------------------------------------------------------------------------------

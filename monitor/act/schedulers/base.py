@@ -206,13 +206,13 @@ class Deadline:
         self._sleep = sleep
         self._end_s = now() + timeout_s
 
-    def left_s(self, late: str = "") -> float:
-        """The seconds left; `late`: the message if none are.
+    def left_s(self, late: str = "", after_s: float = 0.0) -> float:
+        """The seconds left after these; `late`: the message if none are.
 
         Raises:
             TooLate: none are left.
         """
-        left_s = self._end_s - self._now()
+        left_s = self._end_s - self._now() - after_s
         if left_s < LEAST_S:
             raise TooLate(late or f"not within {self._timeout_s:g} s")
         return left_s
@@ -227,8 +227,7 @@ class Deadline:
         Raises:
             TooLate: nothing would be left afterwards.
         """
-        if self.left_s(late) - seconds < LEAST_S:
-            raise TooLate(late or f"not within {self._timeout_s:g} s")
+        self.left_s(late, after_s=seconds)
         self._sleep(seconds)
 
 

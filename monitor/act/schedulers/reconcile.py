@@ -88,15 +88,13 @@ class CordonPlan:
         """Requests due now, sorted by host, cordons first."""
         entries = {entry.host: entry for entry in quarantined}
         for host in sorted(entries):
-            if self._is_time(host, "cordon", now_s) and self._is_news(entries[host]):
-                yield Action(host, entries[host])
+            entry, made = entries[host], self._made.get(host)
+            news = made is None or made.since_s != entry.since_s
+            if news and self._is_time(host, "cordon", now_s):
+                yield Action(host, entry)
         for host in sorted(self._owed.keys() - entries.keys()):
             if now_s >= self._owed[host] and self._is_time(host, "uncordon", now_s):
                 yield Action(host, None)
-
-    def _is_news(self, entry: QuarantineEntry) -> bool:
-        cordon = self._made.get(entry.host)
-        return cordon is None or cordon.since_s != entry.since_s
 
     def _is_time(self, host: Host, word: str, now_s: float) -> bool:
         failed = self._failed.get(host)
