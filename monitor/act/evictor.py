@@ -240,18 +240,16 @@ class Asker:
 
     def _begin(self, eviction: Eviction, rung: Rung, whom: str) -> Future[Answered] | None:
         parties, replica_id = self._parties, eviction.replica_id
-        match rung:
-            case Rung.GATE if parties.gate is not None:
-                parties.gate.wake()  # sends the list
-            case Rung.LIGHTHOUSE_KILL if parties.lighthouse is not None and replica_id is not None:
-                return self._press(parties.lighthouse, replica_id)
-            case Rung.WORKER_EVICT:
-                (accused,) = (accused for accused in eviction.accused if accused.rank == whom)
-                return parties.fetcher.submit(self._evict(accused, eviction))
-            case Rung.SCHEDULER:
-                return self._remove(eviction, whom)
-            case _:
-                pass
+        if rung is Rung.WORKER_EVICT:
+            (accused,) = (accused for accused in eviction.accused if accused.rank == whom)
+            return parties.fetcher.submit(self._evict(accused, eviction))
+        if rung is Rung.SCHEDULER:
+            return self._remove(eviction, whom)
+        if rung is Rung.GATE and parties.gate is not None:
+            parties.gate.wake()  # sends the list
+        lighthouse = parties.lighthouse if rung is Rung.LIGHTHOUSE_KILL else None
+        if lighthouse is not None and replica_id is not None:
+            return self._press(lighthouse, replica_id)
         return None
 
     def answers(self, *, wait_s: float = 0.0) -> Iterator[Answered]:
@@ -591,14 +589,12 @@ class Evictors:
     def _climb(self, job: _Job, eviction: Eviction, step: Climb) -> Answered | None:
         """Climb one rung. Returns the answer if it is known at once; else None, and it follows."""
         clock, quarantine = self._parties.clock, self._parties.quarantine
-        match step.rung:
-            case Rung.EVIDENCE:
-                return save_evidence(job.evidence)
-            case Rung.QUARANTINE:
-                last_s = self._parties.timeouts.quarantine_s
-                return deny_launchers(eviction, quarantine, clock, last_s)
-            case _:
-                return job.asker.ask(eviction, step.rung, step.whom, self._permit())
+        if step.rung is Rung.EVIDENCE:
+            return save_evidence(job.evidence)
+        if step.rung is Rung.QUARANTINE:
+            last_s = self._parties.timeouts.quarantine_s
+            return deny_launchers(eviction, quarantine, clock, last_s)
+        return job.asker.ask(eviction, step.rung, step.whom, self._permit())
 
     def _look(self, job: _Job, eviction: Eviction) -> Instructions:
         """Post the answers that have come, and the result of a fresh look."""

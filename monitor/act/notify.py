@@ -341,8 +341,6 @@ class Notifier:
         first_s: float = 1.0,
     ) -> None:
         self._hold_s, self._url = config.notify_hold_s, url
-        self._failed: dict[str, float] = {}
-        """Since when each eviction is known to have failed."""
         logs = {
             sink.name: NotificationLog(
                 sink, partial(store.save_notice, sink.name), config.notify_give_up_s
@@ -369,18 +367,9 @@ class Notifier:
 
     def push(self, facts: NoticeFacts) -> None:
         """One tick; never waits for a sink."""
-        standing = self._lasting(notices(facts, url=self._url, hold_s=self._hold_s), facts.now_s)
+        standing = notices(facts, url=self._url, hold_s=self._hold_s)
         for worker in self._workers:
             worker.push(standing, facts)
-
-    def _lasting(self, standing: dict[str, Notice], now_s: float) -> dict[str, Notice]:
-        """Leave out evictions that failed just now: one that a restart of the monitor cut short is
-        asked again, and one of a group that had restarted is resolved.
-        """
-        failed = [key for key, notice in standing.items() if notice.event is Event.EVICTION_FAILED]
-        self._failed = {key: self._failed.get(key, now_s) for key in failed}
-        young = {key for key in failed if now_s - self._failed[key] < self._hold_s}
-        return {key: notice for key, notice in standing.items() if key not in young}
 
     def troubles(self) -> tuple[str, ...]:
         """Failing sinks, one sentence each."""

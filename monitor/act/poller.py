@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from msgspec.json import decode
@@ -197,16 +197,12 @@ class Poller:
                 [of[rank] for rank in dict.fromkeys(ranks[:RECORDS_AT_ONCE]) if rank in of]
                 for ranks in (wanted, past)
             )
-            observations, records, steps = await asyncio.gather(
+            looks = await asyncio.gather(
                 self._observe(targets, frozenset(watched), end),
-                asyncio.gather(*(self._record(target, end) for target in asked)),
-                asyncio.gather(*(self._steps(target, end) for target in early)),
+                self._each(asked, PATH_FLIGHT_RECORDER, RECORD_MAX_BYTES, parse_flight_record, end),
+                self._each(early, PATH_STEPS, STEPS_MAX_BYTES, _parse_pauses, end),
             )
-            return Sweep(
-                observations=observations,
-                records=dict(zip((target.rank for target in asked), records, strict=True)),
-                steps=dict(zip((target.rank for target in early), steps, strict=True)),
-            )
+            return Sweep(*looks)
 
         return self._fetcher.submit(look()).result(timeout=deadline_s + _LOOP_LATE_S)
 
@@ -299,16 +295,22 @@ class Poller:
         took_s = round(time.monotonic() - began, 6)  # more digits only fill the journal
         return _observed(target, outcome, took_s)
 
-    async def _record(self, target: Target, end: float) -> FlightRecord | Unreachable:
-        question = _question(target, PATH_FLIGHT_RECORDER, end, RECORD_MAX_BYTES)
-        said = await _ask(self._fetcher, question, lambda raw: parse_flight_record(json.loads(raw)))
-        return _recognise(target, said)
+    async def _each(
+        self, targets: Sequence[Target], path: str, most: int, parse: Callable[[Any], T], end: float
+    ) -> dict[RankName, T | Unreachable]:
+        """The answers of these ranks, read by `parse`."""
 
-    async def _steps(self, target: Target, end: float) -> StepLog | Unreachable:
-        question = _question(target, PATH_STEPS, end, STEPS_MAX_BYTES)
-        said = await _ask(self._fetcher, question, lambda raw: parse_steps(json.loads(raw)))
-        log = _recognise(target, said)
-        return with_pauses(log) if isinstance(log, StepLog) else log
+        async def ask(target: Target) -> T | Unreachable:
+            question = _question(target, path, end, most)
+            said = await _ask(self._fetcher, question, lambda raw: parse(json.loads(raw)))
+            return _recognise(target, said)
+
+        answers = await asyncio.gather(*map(ask, targets))
+        return dict(zip((target.rank for target in targets), answers, strict=True))
+
+
+def _parse_pauses(data: Any) -> StepLog:
+    return with_pauses(parse_steps(data))
 
 
 def _question(target: Target, path: str, end: float, max_bytes: int) -> Question:

@@ -277,22 +277,15 @@ class Lease:
     def standing(self) -> LeaseStanding:
         active = self.why_not() is None
         with self._lock:
-            held, watch = self._lease, self._watch
-            problem = self._problem or self._worker.crash
-            if held is not None:
-                return LeaseStanding(
-                    active,
-                    held.epoch,
-                    holder_words(self._holder),
-                    self._url,
-                    self._since_s,
-                    problem,
-                )
-        if watch is None:
+            held, row = self._lease, None if self._watch is None else self._watch.row
+            problem, since_s = self._problem or self._worker.crash, self._since_s
+        if held is not None:
+            name = holder_words(self._holder)
+            return LeaseStanding(active, held.epoch, name, self._url, since_s, problem)
+        if row is None:
             return LeaseStanding(False, 0, None, None, None, problem)
-        row = watch.row
-        name = None if row.holder is None else holder_words(row.holder)
-        return LeaseStanding(False, row.epoch, name, row.url, row.since_s, problem)
+        other = None if row.holder is None else holder_words(row.holder)
+        return LeaseStanding(False, row.epoch, other, row.url, row.since_s, problem)
 
     def writes(self) -> int | None:
         """A number that changes when the active monitor writes; None: not known."""
@@ -316,9 +309,8 @@ class Lease:
                     log.warning("the lease cannot be renewed: %s", exc)
                 self._problem = str(exc)
                 if isinstance(exc, Gone):
-                    self._lease = (
-                        None  # at once: whoever starts on that name has a store of its own
-                    )
+                    # at once: whoever starts on that name has a store of its own
+                    self._lease = None
 
     def _renew(self, epoch: int) -> None:
         asked_s = self._clock()

@@ -33,16 +33,14 @@ from lightkeeper.worker_server.wire import Testimony
 
 
 class NotDone(Exception):  # noqa: N818 - an answer, not an accident
-    """A request that was not carried out; the message is one line for a person."""
+    """A request that was not carried out, for whatever reason: its target cannot be identified
+    beyond doubt, the deadline is over; the message is one line for a person.
+    """
 
     def __init__(self, said: str, retry_s: float | None = None) -> None:
         """`retry_s`: when it may be carried out if it is sent again; None: it will not."""
         super().__init__(said)
         self.retry_s = retry_s
-
-
-class Refusal(NotDone):
-    """The target cannot be identified beyond doubt, so it is left alone."""
 
 
 _SLURM = "slurm_job_id"
@@ -53,16 +51,16 @@ def refuse_shared_job(others: Sequence[Place], job: str, step: str | None) -> No
     """A rank that names no place may be in this job; a rank known to be in a pod is not in Slurm.
 
     Raises:
-        Refusal: the job (or this step of it) cannot be ended for a group alone.
+        NotDone: the job (or this step of it) cannot be ended for a group alone.
     """
     for other in others:
         job_id = other.labels.get(_SLURM)
         if job_id is None and _POD not in other.labels:
-            raise Refusal(f"{other.rank} does not tell its place and may run in job {job} too")
+            raise NotDone(f"{other.rank} does not tell its place and may run in job {job} too")
         if job_id == job and step is None:
-            raise Refusal(f"job {job} carries {other.rank} too")
+            raise NotDone(f"job {job} carries {other.rank} too")
         if job_id == job and other.labels.get("slurm_step_id") == step:
-            raise Refusal(f"step {job}.{step} carries {other.rank} too")
+            raise NotDone(f"step {job}.{step} carries {other.rank} too")
 
 
 def refuse_shared_pod(others: Sequence[Place], uid: str, hosts: Collection[str]) -> None:
@@ -70,14 +68,14 @@ def refuse_shared_pod(others: Sequence[Place], uid: str, hosts: Collection[str])
     names none.
 
     Raises:
-        Refusal: the pod cannot be deleted for a group alone.
+        NotDone: the pod cannot be deleted for a group alone.
     """
     for other in others:
         pod_uid = other.labels.get(_POD)
         if pod_uid == uid:
-            raise Refusal(f"pod {uid} carries {other.rank} too")
+            raise NotDone(f"pod {uid} carries {other.rank} too")
         if pod_uid is None and _SLURM not in other.labels and other.host in hosts:
-            raise Refusal(f"{other.rank} does not tell its place and may run in pod {uid} too")
+            raise NotDone(f"{other.rank} does not tell its place and may run in pod {uid} too")
 
 
 # The mark on a node: it informs a person, and we recognise our own by it.
@@ -190,10 +188,6 @@ LEAST_S: Final = 0.05
 """Less is not worth asking for: a process starts in some milliseconds, a connection in one."""
 
 
-class TooLate(NotDone):
-    """The deadline is over."""
-
-
 class Deadline:
     def __init__(
         self,
@@ -210,11 +204,11 @@ class Deadline:
         """The seconds left after these; `late`: the message if none are.
 
         Raises:
-            TooLate: none are left.
+            NotDone: none are left.
         """
         left_s = self._end_s - self._now() - after_s
         if left_s < LEAST_S:
-            raise TooLate(late or f"not within {self._timeout_s:g} s")
+            raise NotDone(late or f"not within {self._timeout_s:g} s")
         return left_s
 
     def share_left(self) -> float:
@@ -225,7 +219,7 @@ class Deadline:
         """Wait, but not beyond the end.
 
         Raises:
-            TooLate: nothing would be left afterwards.
+            NotDone: nothing would be left afterwards.
         """
         self.left_s(late, after_s=seconds)
         self._sleep(seconds)
@@ -307,7 +301,7 @@ class Scheduler(ABC):
 
         def remove(deadline: Deadline) -> Outcome:
             if not places:
-                raise Refusal("no rank of it is known")
+                raise NotDone("no rank of it is known")
             others = [place for place in self._everyone() if group_of(place.rank) != group]
             return self._remove(group, places, others, why, deadline)
 

@@ -32,9 +32,7 @@ from lightkeeper.monitor.act.schedulers.base import (
     Outcome,
     Owner,
     Place,
-    Refusal,
     Scheduler,
-    TooLate,
     Why,
     marked,
     plain_line,
@@ -131,8 +129,8 @@ class KubeApi:
         timeout starts again with every piece that arrives.
 
         Raises:
-            KubeError, TooLate: any other answer, or none.
-            NotDone: too many earlier requests have not ended.
+            KubeError: any other answer, or none.
+            NotDone: not within the deadline, or too many earlier requests have not ended.
         """
         left_s = deadline.left_s()
         headers = {"Accept": "application/json", "Content-Type": kind}
@@ -161,7 +159,7 @@ class KubeApi:
         try:
             status, raw = in_thread("kubernetes request", send).result(left_s + _SLACK_S)
         except FutureTimeoutError:
-            raise TooLate(f"not within {left_s:.1f} s") from None
+            raise NotDone(f"not within {left_s:.1f} s") from None
         if not 200 <= status < 300:
             raise KubeError(status, _answer_line(status, raw))
         try:
@@ -477,7 +475,7 @@ def wanted_of(places: Sequence[Place], others: Sequence[Place]) -> tuple[WantedP
     """The pods at these places, each once.
 
     Raises:
-        Refusal: a rank does not name its pod, or one of the others is, or may be, in it.
+        NotDone: a rank does not name its pod, or one of the others is, or may be, in it.
     """
     pods: dict[str, WantedPod] = {}
     for place in places:
@@ -493,13 +491,13 @@ def _wanted(place: Place) -> WantedPod:
     uid, namespace = labels.get("pod_uid", ""), labels.get("namespace", "")
     if not uid or not namespace:
         missing = "the uid" if not uid else "the namespace"
-        raise Refusal(f"{place.rank} does not tell {missing} of its pod (POD_UID, POD_NAMESPACE)")
+        raise NotDone(f"{place.rank} does not tell {missing} of its pod (POD_UID, POD_NAMESPACE)")
     name, node = labels.get("pod", ""), labels.get("node", "")
     for value in (namespace, *([name] if name else []), *([node] if node else [])):
         if DNS.fullmatch(value) is None:
-            raise Refusal(f"{place.rank} tells {value!r:.80} where a name is expected")
+            raise NotDone(f"{place.rank} tells {value!r:.80} where a name is expected")
     if UID.fullmatch(uid) is None:
-        raise Refusal(f"{place.rank} tells {uid!r:.80} where a uid is expected")
+        raise NotDone(f"{place.rank} tells {uid!r:.80} where a uid is expected")
     return WantedPod(namespace, uid, name, node)
 
 
@@ -684,9 +682,9 @@ class Kubernetes(Scheduler):
         `bad`, `message`: what is reported of the node to Primus-SaFE.
         """
         if host.startswith(POD_HOST):
-            raise Refusal("its pod was not told its node (set K8S_NODE_NAME by the downward API)")
+            raise NotDone("its pod was not told its node (set K8S_NODE_NAME by the downward API)")
         if DNS.fullmatch(host) is None:
-            raise Refusal(f"{host!r:.80} is no name of a node")
+            raise NotDone(f"{host!r:.80} is no name of a node")
 
         def change() -> NodeChange:
             path = f"{_NODES}/{host}"
@@ -721,7 +719,7 @@ class Kubernetes(Scheduler):
         """The wanted pods that still exist; in Primus-SaFE also all other pods of their group.
 
         Raises:
-            Refusal: a pod of the group carries, or may carry, somebody else's rank.
+            NotDone: a pod of the group carries, or may carry, somebody else's rank.
         """
         pods: dict[str, WantedPod] = {}
         for sought in wanted:
