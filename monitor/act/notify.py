@@ -204,23 +204,23 @@ class DeliveryWorker:
     def __init__(
         self,
         sink: Sink,
-        sent_log: NotificationLog,
+        store: Store,
         fetcher: Fetcher,
         metrics: CollectorRegistry,
         *,
-        flush: Callable[[], object],
+        give_up_s: float,
         sent: Callable[[str, str, str], object],
         first_s: float = _FIRST_S,
     ) -> None:
-        """`flush` writes to disk what was sent; `sent` gets incident, sink and URL of a message;
-        `first_s` is the wait after the first failure.
+        """`sent` gets incident, sink and URL of a message; `first_s` is the wait after the first
+        failure.
         """
         self._sent = sent
         self.sink = sink
-        self._log = sent_log
+        self.log = NotificationLog(sink, partial(store.save_notice, sink.name), give_up_s)
+        self._flush = store.flush
         self._fetcher = fetcher
         self._messages, self._pending = MESSAGES.on(metrics), PENDING.on(metrics)
-        self._flush = flush
         self._first_s = first_s
         self._failures = 0
         self._failure: str | None = None
@@ -264,7 +264,7 @@ class DeliveryWorker:
 
     def _deliver(self, standing: Standing, facts: NoticeFacts) -> float | None:
         """Send all that is due, in batches; returns as `_send` does."""
-        messages, given_up = self._log.due(standing, facts)
+        messages, given_up = self.log.due(standing, facts)
         self._count("dropped", given_up)
         pending = self._pending.labels(self.sink.name)
         pending.set(len(messages))
@@ -284,7 +284,7 @@ class DeliveryWorker:
         except FetchError as exc:
             return self._failed(str(exc), None)
         if 200 <= answer.status < 300:
-            self._log.settled(batch)
+            self.log.settled(batch)
             self._flush()
             self._count("sent", len(batch))
             for message in batch:
@@ -298,7 +298,7 @@ class DeliveryWorker:
             return next((wait_s for wait_s in waits_s if wait_s is not None), None)
         if answer.status in _BAD_MESSAGE:
             log.warning("notify %s refuses a message: %s", self.sink.name, answer.summary)
-            self._log.settled(batch, dropped=True)
+            self.log.settled(batch, dropped=True)
             self._count("dropped", len(batch))
             return None
         return self._failed(answer.summary, answer.retry_after_s)
@@ -341,29 +341,19 @@ class Notifier:
         first_s: float = 1.0,
     ) -> None:
         self._hold_s, self._url = config.notify_hold_s, url
-        logs = {
-            sink.name: NotificationLog(
-                sink, partial(store.save_notice, sink.name), config.notify_give_up_s
+        give_up_s = config.notify_give_up_s
+        self._workers = tuple(
+            DeliveryWorker(
+                sink, store, fetcher, metrics, give_up_s=give_up_s, sent=sent, first_s=first_s
             )
             for sink in sinks
-        }
+        )
+        logs = {worker.sink.name: worker.log for worker in self._workers}
         for name, key, body in remembered:
             if name in logs:
                 logs[name].restore(key, body)
             else:
                 store.save_notice(name, key, None)  # a sink no longer configured
-        self._workers = tuple(
-            DeliveryWorker(
-                sink,
-                logs[sink.name],
-                fetcher,
-                metrics,
-                flush=store.flush,
-                sent=sent,
-                first_s=first_s,
-            )
-            for sink in sinks
-        )
 
     def push(self, facts: NoticeFacts) -> None:
         """One tick; never waits for a sink."""

@@ -121,7 +121,7 @@ class KubeApi:
 
     def ask(
         self, method: str, path: str, deadline: Deadline, body: Body | None = None,
-        kind: str = "application/json", **query: str,
+        kind: str = "application/json", *, query: Mapping[str, str] | None = None,
     ) -> Body:  # fmt: skip
         """The answer's JSON object. `kind`: the content type of `body`.
 
@@ -143,7 +143,7 @@ class KubeApi:
                     headers[setting["key"]] = setting["value"]
                 said = self._client.rest_client.pool_manager.request(
                     method,
-                    f"{self._configuration.host}{path}?{urlencode(query)}",
+                    f"{self._configuration.host}{path}?{urlencode(query or {})}",
                     body=None if body is None else json.dumps(body),
                     headers=headers,
                     timeout=left_s,
@@ -170,7 +170,7 @@ class KubeApi:
 
     def items(self, path: str, deadline: Deadline, **query: str) -> Sequence[Body]:
         """The items of a list, asked for as by `ask`."""
-        listed = self.ask("GET", path, deadline, **query).get("items") or []
+        listed = self.ask("GET", path, deadline, query=query).get("items") or []
         return [item for item in listed if isinstance(item, dict)]
 
 
@@ -627,7 +627,7 @@ class Kubernetes(Scheduler):
                 yield from (((node,), each) for each in said if each is not None)
 
     def _reach(self, deadline: Deadline) -> Outcome:
-        self._api.ask("GET", _NODES, deadline, limit="1")
+        self._api.ask("GET", _NODES, deadline, query={"limit": "1"})
         return Outcome(True, "")
 
     def _named(self, path: str, name: str, deadline: Deadline) -> Sequence[Body]:
