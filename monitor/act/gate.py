@@ -27,6 +27,7 @@ from lightkeeper.gate.denylist import (
     denials_json,
 )
 from lightkeeper.monitor.act.http import NO_GROUP, Fetcher, FetchError, Question
+from lightkeeper.monitor.act.launches import Target
 from lightkeeper.monitor.act.quarantine import Quarantine
 from lightkeeper.monitor.background import BackgroundWorker
 from lightkeeper.monitor.clock import Clock
@@ -71,9 +72,9 @@ class ReplicaHosts:
         self,
         observations: Iterable[Observation],
         now_s: float,
-        born: Callable[[RankName], float | None] = lambda _: None,
+        registered: Callable[[RankName], Target | None] = lambda _: None,
     ) -> None:
-        """Take in one tick; `born` says when a rank attached, by its own account."""
+        """Take in one tick, of ranks that are registered so."""
         unknown_s = now_s if self._looked else float("-inf")
         for seen in observations:
             report, identity = seen.report, seen.identity
@@ -83,8 +84,8 @@ class ReplicaHosts:
             if not report.process.alive:
                 continue
             self._looked = True
-            told_s = born(seen.rank)
-            born_s = unknown_s if told_s is None else told_s
+            target = registered(seen.rank)
+            born_s = unknown_s if target is None or target.born_s is None else target.born_s
             life = self.lives.get(step.replica_id) or Incarnation(
                 replica_id=step.replica_id,
                 group=identity.group,
@@ -335,10 +336,11 @@ class Gatekeeper:
     def saw(
         self,
         observations: Iterable[Observation],
-        born: Callable[[RankName], float | None] = lambda _: None,
+        registered: Callable[[RankName], Target | None] = lambda _: None,
     ) -> None:
+        """Take in one tick, see `ReplicaHosts.saw`."""
         with self._lock:
-            self._hosts.saw(observations, self._clock.now_s(), born)
+            self._hosts.saw(observations, self._clock.now_s(), registered)
 
     def wake(self) -> None:
         """Compare the lists now."""
@@ -370,8 +372,7 @@ class Gatekeeper:
 
     def fences(self, replica_id: ReplicaId) -> bool:
         """True if an id that has used this gate is refused: no process of it enters a quorum."""
-        refused = self.up and replica_id in self._since_s
-        return refused and replica_id in self._used_s
+        return self.up and replica_id in self._since_s and replica_id in self._used_s
 
     # -- the thread ---------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from msgspec.json import decode
 from lightkeeper.monitor.act.http import Fetcher, FetchError, Question
 from lightkeeper.monitor.act.launches import Target
 from lightkeeper.monitor.model.grouping import grouped
-from lightkeeper.monitor.model.names import GroupName, Host, RankName, one_line
+from lightkeeper.monitor.model.names import GroupName, RankName, one_line
 from lightkeeper.monitor.model.observation import Failure, Observation, Unreachable, with_pauses
 from lightkeeper.worker_server.wire import (
     PATH_FLIGHT_RECORDER,
@@ -36,7 +36,6 @@ from lightkeeper.worker_server.wire import (
     FlightRecord,
     HostReader,
     HostReport,
-    Identity,
     StateReport,
     StepLog,
     parse_flight_record,
@@ -240,19 +239,19 @@ class Poller:
         self._silent = frozenset(late | (self._left & self._silent))
         return observations
 
-    def _speaks_for(self, who: Identity, url: str) -> tuple[Host, str | None, str | None]:
-        """A key: ranks that have it in common may report each other.
-
-        The address counts because a rank may claim any host name. The token counts because a rank
-        must not speak for ranks whose token it need not know.
-        """
-        return who.host, _address(url), self._fetcher.tokens.of(who.group)
-
     def _plan(self, targets: Sequence[Target]) -> list[_Questions]:
         """Choose whom to ask: one WorkerServer of each host, and another one for the ranks of the
         host that the first did not know (another container, another run directory).
         """
-        hosts = grouped((self._speaks_for(each.identity, each.url), each) for each in targets)
+        # ranks may report each other if they have all of this in common: the address, because a
+        # rank may claim any host name; the token, because a rank must not speak for ranks whose
+        # token it need not know
+        token_of = self._fetcher.tokens.of
+        hosts = grouped(
+            ((who.host, _address(target.url), token_of(who.group)), target)
+            for target in targets
+            if (who := target.identity)
+        )
         plan: list[_Questions] = []
         for members in hosts.values():
             uncovered = {target.identity.life: target for target in members}

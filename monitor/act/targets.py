@@ -144,11 +144,6 @@ def _network(address: str) -> str:
     return str(ip) if ip.version == 4 else str(ip_network((int(ip), 64), strict=False))
 
 
-def _renewed(target: Target, old: Target) -> Target:
-    first, died_s = old.bringer or target.bringer, target.died_s or old.died_s
-    return replace(target, died_s=died_s, bringer=first, trained_as=old.trained_as)
-
-
 def _is(target: Target, identity: Identity) -> bool:
     return target.identity.incarnation == identity.incarnation
 
@@ -300,8 +295,9 @@ class Registry:
         refusal = self._over(target)
         if refusal is None and fresh:
             refusal = self._objection(target, old) or self._outlived(target, old)
-        elif refusal is None and old is not None and self._moves_unproved(target, old):
-            refusal = Registered.TAKEN
+        elif refusal is None and old is not None:
+            moves = old.url != target.url and self._lives(old)
+            refusal = Registered.TAKEN if moves and not target.proved else None
         if refusal is not None:
             return refusal
         if fresh:
@@ -310,7 +306,8 @@ class Registry:
             self._take_over(target)
             self._begin(target, new=not renamed)
         elif old is not None:
-            target = _renewed(target, old)
+            first, died_s = old.bringer or target.bringer, target.died_s or old.died_s
+            target = replace(target, died_s=died_s, bringer=first, trained_as=old.trained_as)
         self._put(target)
         if self._left.get(rank) == target.identity.incarnation:
             del self._left[rank]
@@ -323,7 +320,7 @@ class Registry:
         self._store.save_target(rank, body)
 
     def _outlived(self, target: Target, old: Target | None) -> Registered | None:
-        """Put off the elder of two incarnations; returns True if that is the one that asks."""
+        """Put off the elder of two incarnations; refuse the one that asks if that is it."""
         if old is None:
             return None
         elder = target if older(target, old) else old
@@ -417,10 +414,6 @@ class Registry:
         """
         moved_s = self._moved.get(holder.rank, (0, holder.heard_s))[1]
         return holder.address == target.address and self._clock.now_s() - moved_s > STANDS_S
-
-    def _moves_unproved(self, target: Target, old: Target) -> bool:
-        """True if somebody takes a living incarnation to another address without its secret."""
-        return not target.proved and old.url != target.url and self._lives(old)
 
     def _is_hasty(self, bringer: str) -> bool:
         minute = int(self._clock.now_s() // 60)
@@ -665,23 +658,20 @@ class Registry:
 
     def expire(self) -> tuple[Target, ...]:
         """Drop and return the targets that have been silent for their lease and the grace."""
-        now_s = self._clock.now_s()
+        now_s, twice = self._clock.now_s(), self._unheard if self._goes_on else set()
         with self._lock:
-            silent = tuple(
-                target
-                for target in self._targets.values()
-                if now_s - self._heard_s(target) > target.lease_s + self._grace_s(target.rank)
-            )
+            silent = []
+            for target in self._targets.values():
+                # those that were restored without it and are missing from their run: twice
+                grace_s = LAPSE_GRACE_S * (2 if target.rank in twice else 1)
+                if now_s - self._heard_s(target) > target.lease_s + grace_s:
+                    silent.append(target)
             for target in silent:
                 self._drop(target.rank)
                 self._lapsed[target.rank] = target
             for rank in list(self._lapsed)[:-PAST_KEPT]:
                 del self._lapsed[rank]
-        return silent
-
-    def _grace_s(self, rank: RankName) -> float:
-        """Twice for one that was restored without it, and is missing from its run."""
-        return LAPSE_GRACE_S * (2 if self._goes_on and rank in self._unheard else 1)
+        return tuple(silent)
 
     def lapsed(self, group: GroupName) -> tuple[Target, ...]:
         """The targets of a group that were dropped for their silence, and nobody has replaced."""

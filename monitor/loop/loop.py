@@ -120,7 +120,7 @@ class Observing:
         self.lighthouse = self.lighthouse.after(lighthouse, now_s)
         keeper = components.gatekeeper
         if keeper is not None:
-            keeper.saw(sweep.observations, self._born)
+            keeper.saw(sweep.observations, components.registry.get)
         components.evictors.note(lighthouse)
         observations, run = components.registry.current(sweep.observations)
         return Snapshot(
@@ -141,11 +141,6 @@ class Observing:
             cluster={} if components.cluster is None else components.cluster.current(now_s),
             ends={} if components.ends is None else components.ends.note(observations, now_s),
         )
-
-    def _born(self, rank: RankName) -> float | None:
-        """When a rank attached, as it reports."""
-        target = self._components.registry.get(rank)
-        return None if target is None else target.born_s
 
     def _learn(self, sweep: Sweep) -> None:
         failures = POLL_FAILURES.on(self._components.metrics)

@@ -39,6 +39,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -141,18 +142,16 @@ def _started(pid: int) -> str:
 
 
 def _boot() -> str:
-    try:
+    with suppress(OSError):
         return (_PROC / "sys/kernel/random/boot_id").read_text().strip() or "?"
-    except OSError:
-        return "?"
+    return "?"
 
 
 def _space() -> str:
     """The PID namespace: in another one, the same PID is another process."""
-    try:
+    with suppress(OSError):
         return str((_PROC / "self/ns/pid").stat().st_ino)
-    except OSError:
-        return "?"
+    return "?"
 
 
 # -- standing ----------------------------------------------------------------------------------
