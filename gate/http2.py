@@ -454,9 +454,8 @@ class Http2Connection(asyncio.Protocol):
     def _drain(self, streams: list[int]) -> None:
         for stream in streams:
             queue = self._queued.get(stream)
-            while queue:
-                if not self._send_next(stream, queue):
-                    break
+            while queue and self._send_next(stream, queue):
+                pass
             if queue is not None and not queue:
                 del self._queued[stream]
 

@@ -231,11 +231,13 @@ class Poller:
         observations = tuple(
             [seen.get(t.identity.rank) or _observed(t, _UNASKED, 0.0) for t in targets]
         )
-        failed = [seen for seen in observations if isinstance(seen.outcome, Unreachable)]
-        self._left = frozenset(
-            seen.rank for seen in failed if seen.outcome.reason is Failure.UNASKED
-        )
-        late = {seen.rank for seen in failed if seen.outcome.reason is Failure.TIMEOUT}
+        failed = {
+            seen.rank: seen.outcome.reason
+            for seen in observations
+            if isinstance(seen.outcome, Unreachable)
+        }
+        self._left = frozenset(rank for rank, why in failed.items() if why is Failure.UNASKED)
+        late = {rank for rank, why in failed.items() if why is Failure.TIMEOUT}
         self._silent = frozenset(late | (self._left & self._silent))
         return observations
 
@@ -248,9 +250,7 @@ class Poller:
         # token it need not know
         token_of = self._fetcher.tokens.of
         hosts = grouped(
-            ((who.host, _address(target.url), token_of(who.group)), target)
-            for target in targets
-            if (who := target.identity)
+            ((t.identity.host, _address(t.url), token_of(t.identity.group)), t) for t in targets
         )
         plan: list[_Questions] = []
         for members in hosts.values():

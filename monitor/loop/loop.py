@@ -408,25 +408,23 @@ class Keeper:
     # -- decide -------------------------------------------------------------------------------
 
     def _decide(self, snapshot: Snapshot) -> TickResult:
-        """The judge's result; if it crashes, the last incidents and no decision."""
-        result = self._undecided(snapshot.now_s)
+        """The judge's result; if it crashes, the last incidents and no decision: every kind of
+        fault is unknown.
+        """
+        last = self._result
+        result = TickResult(
+            snapshot.now_s,
+            incidents=last.incidents,
+            detectors=dict.fromkeys(last.detectors, False),
+            unknown={kind.value: "the judgement of this tick crashed" for kind in FAULTS},
+            health=last.health,
+        )
         with self._errors.part("decide"):
             result = self._components.judge.tick(snapshot)
         for detector in result.detector_failures:
             DETECTOR_FAILURES.on(self._components.metrics).labels(detector).inc()
         self._result = result
         return result
-
-    def _undecided(self, now_s: float) -> TickResult:
-        """The result of a tick whose judgement crashed: every kind of fault is unknown."""
-        last = self._result
-        return TickResult(
-            now_s,
-            incidents=last.incidents,
-            detectors=dict.fromkeys(last.detectors, False),
-            unknown={kind.value: "the judgement of this tick crashed" for kind in FAULTS},
-            health=last.health,
-        )
 
     # -- notify and show ---------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeVar
 
 from lightkeeper.monitor.act.testimonies import Said
@@ -272,19 +273,13 @@ class Scheduler(ABC):
         self, host: Host, reason: str, incident_id: IncidentId | None, timeout_s: float
     ) -> Outcome:
         """Let nothing new start on a host; what runs there stays."""
-        return self._outcome(
-            lambda deadline: self._cordon(host, Why(reason, incident_id), deadline),
-            timeout_s,
-            f"{host} not cordoned",
-        )
+        work = partial(self._cordon, host, Why(reason, incident_id))
+        return self._outcome(work, timeout_s, f"{host} not cordoned")
 
     def uncordon(self, host: Host, reason: str, timeout_s: float) -> Outcome:
         """Take back our own cordon; somebody else's stays."""
-        return self._outcome(
-            lambda deadline: self._uncordon(host, reason, deadline),
-            timeout_s,
-            f"{host} not uncordoned",
-        )
+        work = partial(self._uncordon, host, reason)
+        return self._outcome(work, timeout_s, f"{host} not uncordoned")
 
     def remove(
         self,

@@ -199,8 +199,7 @@ class CordonReconciler:
             outcome = self._ask(action)
             plan.learned(action, outcome, self._now())
             result = "done" if outcome.done else "failed"
-            labels = (self.scheduler.name, action.word, result)
-            self._requests.labels(*labels).inc()
+            self._requests.labels(self.scheduler.name, action.word, result).inc()
             level = logging.INFO if outcome.done else logging.WARNING
             log.log(level, "%s: %s", self.scheduler.name, outcome.detail)
 
