@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import threading
 import time
 import zipfile
@@ -21,6 +20,7 @@ from enum import StrEnum
 from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any, Final
+from urllib.parse import quote
 
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.grouping import grouped
@@ -94,7 +94,6 @@ def _in_turn(seen: Iterable[Observation]) -> list[RankName]:
 
 _END: Final = ".zip"
 _TEMPORARY: Final = ".part"
-_ODD: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _MIB: Final = 1024 * 1024
 _DAY_S: Final = 86_400.0
 _NAME_MAX: Final = 150
@@ -103,16 +102,12 @@ _NAME_MAX: Final = 150
 
 def safe_name(text: str) -> str:
     """A file name for any text: unique, without a folder, never hidden, never too long."""
-    plain = _ODD.sub(lambda odd: "".join(f"%{byte:02x}" for byte in _bytes(odd[0])), text)
+    plain = quote(text, safe="", errors="surrogatepass")
     plain = f"%{plain}" if plain.startswith(".") or not plain else plain
     if len(plain) <= _NAME_MAX:
         return plain
-    digest = hashlib.sha256(_bytes(text)).hexdigest()[:20]
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:20]
     return f"{plain[: _NAME_MAX - 21]}~{digest}"
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
 
 
 def open_new(path: Path) -> IO[bytes]:

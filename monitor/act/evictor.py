@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from lightkeeper.monitor.act.gate import Gatekeeper
-from lightkeeper.monitor.act.http import Fetcher, FetchError, Question
+from lightkeeper.monitor.act.http import LOOP_LATE_S, Fetcher, FetchError, Question
 from lightkeeper.monitor.act.lighthouse import ANSWER_MAX_BYTES, Lighthouse
 from lightkeeper.monitor.act.poller import ask_state
 from lightkeeper.monitor.act.quarantine import Quarantine
@@ -69,8 +69,6 @@ LAST_WORD_S: Final = 0.3
 """How long to wait for open answers once all ranks are gone: they only improve the story."""
 _OF_ITS_RUNG: Final = 0.9
 """A scheduler's share of its rung's time: its last words come before that is over."""
-_LOOP_LATE_S: Final = 3.0
-"""A fetch loop that is later than this is not running: the eviction fails and says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +102,8 @@ def probe(parties: Parties, eviction: Eviction) -> ProbeResult:
         parties.fetcher.submit(ask_state(parties.fetcher, each.url, group_of(each.rank), end))
         for each in eviction.accused
     ]
-    looks = [state.result(look_s + _LOOP_LATE_S) for state in states]
-    view = LighthouseAway("none configured") if page is None else page.result(look_s + _LOOP_LATE_S)
+    looks = [state.result(look_s + LOOP_LATE_S) for state in states]
+    view = LighthouseAway("none configured") if page is None else page.result(look_s + LOOP_LATE_S)
     lives: dict[RankName, Liveness] = {}
     details: dict[RankName, str] = {}
     progress: dict[RankName, int] = {}

@@ -168,6 +168,8 @@ def trust_also(ca_file: Path) -> ssl.SSLContext:
 
 # -- fetcher -----------------------------------------------------------------------------------
 
+LOOP_LATE_S: Final = 3.0
+"""A fetch loop this much later than a deadline does not run: callers continue without it."""
 KEPT_S: Final = 30.0
 """Idle connections are kept this long: longer than any sensible tick."""
 

@@ -30,7 +30,7 @@ from lightkeeper.monitor.act.notices import (
     louder,
     notices,
 )
-from lightkeeper.monitor.background import BackgroundWorker, backoff_s
+from lightkeeper.monitor.background import TROUBLE_AFTER, BackgroundWorker, backoff_s
 from lightkeeper.monitor.metric import KEPT
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.names import without_secrets
@@ -169,8 +169,6 @@ _LONGEST_S: Final = 300.0
 _BAD_MESSAGE: Final = frozenset({400, 413, 422})
 """The message is at fault, so sending it again does not help. Any other failure may pass: a token
 that was revoked, a channel that was archived."""
-_TROUBLE_AFTER: Final = 2
-"""Failures in a row; a single one is normal."""
 _LOOK_AGAIN_S: Final = 5.0
 """How often a worker checks for messages to send again; sooner if the sink resends faster."""
 
@@ -306,7 +304,7 @@ class DeliveryWorker:
     def _failed(self, why: str, retry_after_s: float | None) -> float:
         self._count("failed", 1)
         self._failures += 1
-        if self._failures >= _TROUBLE_AFTER:
+        if self._failures >= TROUBLE_AFTER:
             sentence = f"notify {self.sink.name}: {why}"
             if self._failure is None:
                 log.warning("%s", sentence)

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from msgspec.json import decode
 
-from lightkeeper.monitor.act.http import Fetcher, FetchError, Question
+from lightkeeper.monitor.act.http import LOOP_LATE_S, Fetcher, FetchError, Question
 from lightkeeper.monitor.act.launches import Target
 from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, RankName, one_line
@@ -62,7 +62,6 @@ _AT_ONCE: Final = 256
 _HOST_SHARE: Final = 0.5
 """Share of a sweep's time that a host may take before its ranks are asked directly."""
 _DUMB_S: Final = 30.0
-_LOOP_LATE_S: Final = 3.0
 _UNASKED: Final = Unreachable(Failure.UNASKED, "its turn did not come")
 RECORDS_AT_ONCE: Final = 32
 """Tier 2 is for the few ranks that matter; more are left for the next tick."""
@@ -203,7 +202,7 @@ class Poller:
             )
             return Sweep(*looks)
 
-        return self._fetcher.submit(look()).result(timeout=deadline_s + _LOOP_LATE_S)
+        return self._fetcher.submit(look()).result(timeout=deadline_s + LOOP_LATE_S)
 
     async def _observe(
         self, targets: Sequence[Target], watched: frozenset[RankName], end: float

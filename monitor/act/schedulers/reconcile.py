@@ -23,7 +23,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from lightkeeper.monitor.act.schedulers.base import Outcome, Scheduler
-from lightkeeper.monitor.background import BackgroundWorker, backoff_s
+from lightkeeper.monitor.background import TROUBLE_AFTER, BackgroundWorker, backoff_s
 from lightkeeper.monitor.metric import EVICTIONS
 from lightkeeper.monitor.model.eviction import QuarantineEntry
 from lightkeeper.monitor.model.names import Host
@@ -40,8 +40,6 @@ LONGEST_RETRY_S: Final = 300.0
 STRAY_S: Final = 15.0
 """A cordon that was read back, of a host that is not on the list, is removed only after this time:
 the list of a monitor that has just taken over may be on its way."""
-_TROUBLE_AFTER: Final = 2
-"""Failures in a row; a single one is normal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +125,7 @@ class CordonPlan:
     def troubles(self) -> Iterator[str]:
         for host in sorted(self._failed):
             failed = self._failed[host]
-            if failed.times >= _TROUBLE_AFTER:
+            if failed.times >= TROUBLE_AFTER:
                 yield f"{failed.said} ({failed.times} tries)"
 
 
