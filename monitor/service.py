@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import metadata
@@ -313,8 +313,7 @@ class Service:
         pages = BackgroundWorker("pages", use_large_pages, every_s=_LARGE_PAGES_EVERY_S)
         pages.start()
         stack.callback(pages.close)
-        server = Server(host, port)
-        stack.callback(server.close)
+        server = stack.enter_context(closing(Server(host, port)))
         self.url = server.url
         self._clock = SteadyClock()
         store, lease = self._store, self._lease = self._store_and_lease()
@@ -374,16 +373,11 @@ class Service:
                 options.gate, fetcher, clock=clock, quarantine=quarantine, may=may_change
             )
         owner = StoredName(store, options.schedulers.name)
+        new_fetcher = partial(Fetcher, proxies=True, permit=lease.why_not)
         schedulers = tuple(
-            drivers(
-                options.schedulers,
-                places,
-                owner,
-                lambda tls: Fetcher(tls, proxies=True, permit=lease.why_not),
-            )
+            stack.enter_context(closing(scheduler))
+            for scheduler in drivers(options.schedulers, places, owner, new_fetcher)
         )
-        for scheduler in schedulers:
-            stack.callback(scheduler.close)
         parties = Parties(
             clock=clock,
             fetcher=fetcher,
@@ -422,15 +416,14 @@ class Service:
         stack.callback(evidence.close)
         # a pause does not stop the reconcilers: people quarantine hosts by hand, too
         reconcilers = tuple(
-            CordonReconciler(scheduler, quarantine.active, may_change, metrics)
-            for scheduler in schedulers
+            stack.enter_context(
+                closing(CordonReconciler(each, quarantine.active, may_change, metrics))
+            )
+            for each in schedulers
         )
-        for reconciler in reversed(reconcilers):
-            stack.callback(reconciler.close)
-        cluster = Cluster((*schedulers, *self._prometheus(registry)), registry, clock)
-        stack.callback(cluster.close)
-        ends = Ends(schedulers, clock)
-        stack.callback(ends.close)
+        sources = (*schedulers, *self._prometheus(registry))
+        cluster = stack.enter_context(closing(Cluster(sources, registry, clock)))
+        ends = stack.enter_context(closing(Ends(schedulers, clock)))
         telemetry = self._telemetry(metrics) if options.otlp else None
         self._to_people = None
         if options.sinks:
@@ -529,8 +522,7 @@ class Service:
     def _store_and_lease(self) -> tuple[Store, Lease]:
         """The store, read only until the lease lets this monitor write."""
         stack, options = self._stack, self._options
-        store = Store(options.store)
-        stack.callback(store.close)
+        store = stack.enter_context(closing(Store(options.store)))
         store.follow()
         lease = Lease(store.database.lease, process_name(), self._for_people())
         stack.callback(lease.close)
