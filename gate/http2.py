@@ -158,17 +158,6 @@ def goaway(last_stream: int, code: int, why: str = "") -> bytes:
     return frame(GOAWAY, 0, 0, _WORD.pack(last_stream) + _WORD.pack(code) + why.encode()[:200])
 
 
-def _read_settings(payload: bytes) -> dict[int, int]:
-    if len(payload) % _SETTING.size:
-        raise Http2Error(FRAME_SIZE_ERROR, f"settings of {len(payload)} bytes")
-    values = dict(_SETTING.iter_unpack(payload))
-    if values.get(INITIAL_WINDOW_SIZE, 0) > WINDOW_MAX:
-        raise Http2Error(FLOW_CONTROL_ERROR, "an initial window over 2 GiB")
-    if not FRAME_MAX <= values.get(MAX_FRAME_SIZE, FRAME_MAX) < 2**24:
-        raise Http2Error(PROTOCOL_ERROR, "a frame size out of bounds")
-    return values
-
-
 def _read_word(payload: bytes) -> int:
     """The 31 bits of a window update, or the 32 of a reset."""
     if len(payload) != _WORD.size:
@@ -398,7 +387,14 @@ class Http2Connection(asyncio.Protocol):
         self._drain([stream] if stream else list(self._queued))
 
     def _settings(self, payload: bytes) -> None:
-        initial = _read_settings(payload).get(INITIAL_WINDOW_SIZE, self.initial_window)
+        if len(payload) % _SETTING.size:
+            raise Http2Error(FRAME_SIZE_ERROR, f"settings of {len(payload)} bytes")
+        values = dict(_SETTING.iter_unpack(payload))
+        initial = values.get(INITIAL_WINDOW_SIZE, self.initial_window)
+        if initial > WINDOW_MAX:
+            raise Http2Error(FLOW_CONTROL_ERROR, "an initial window over 2 GiB")
+        if not FRAME_MAX <= values.get(MAX_FRAME_SIZE, FRAME_MAX) < 2**24:
+            raise Http2Error(PROTOCOL_ERROR, "a frame size out of bounds")
         self.write(frame(SETTINGS, ACK, 0))
         for stream in self._send_windows:
             self._send_windows[stream] += initial - self.initial_window

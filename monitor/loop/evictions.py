@@ -16,7 +16,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from lightkeeper.monitor.act import quarantine as offences
-from lightkeeper.monitor.act.evictor import EvictionLog, Evidence
+from lightkeeper.monitor.act.evictor import EvictionLog
 from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.view import GroupView, NotPossible, RecentIncidents, View
 from lightkeeper.monitor.loop.components import Components, ErrorBoundary
@@ -257,20 +257,15 @@ class Acting:
                 return
             incident = self.recent.get(eviction.incident_id)
             event = handed_over(eviction, snapshot, incident)
-            evidence = None if event.refused is not None else self._evidence_for(eviction, incident)
-            components.evictors.submit(eviction.key, event, evidence)
+            ticket = None
+            if event.refused is None:
+                with self._errors.part("witness"):
+                    ticket = components.evidence.before_eviction(eviction, incident)
+            components.evictors.submit(eviction.key, event, ticket and ticket.wait)
         self._tell_changes()
 
     def _waiting(self) -> list[Eviction]:
         return [e for e in self._evictions.all() if e.state is EvictionState.DECIDED]
-
-    def _evidence_for(self, eviction: Eviction, incident: Incident | None) -> Evidence | None:
-        """A function that waits until evidence is saved; None: there is none, or that crashed."""
-        with self._errors.part("witness"):
-            ticket = self._components.evidence.before_eviction(eviction, incident)
-            if ticket is not None:
-                return ticket.wait
-        return None
 
     def _tell_changes(self) -> None:
         """Count, log and show the changes of evictions."""

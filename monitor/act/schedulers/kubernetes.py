@@ -501,16 +501,6 @@ def _wanted(place: Place) -> WantedPod:
     return WantedPod(namespace, uid, name, node)
 
 
-def group_selector(pod: Body) -> str | None:
-    """A selector of all pods of this pod's group in Primus-SaFE; None without its labels."""
-    workload, group = (
-        _at(pod, "metadata", "labels", name) for name in (WORKLOAD_LABEL, GROUP_LABEL)
-    )
-    if not workload or group in (None, ""):
-        return None
-    return f"{WORKLOAD_LABEL}={workload},{GROUP_LABEL}={group}"
-
-
 def pod_of(namespace: str, pod: Body) -> WantedPod:
     """A pod as the API server shows it; the node is empty until the pod is scheduled."""
     uid, name = (str(_at(pod, "metadata", part) or "") for part in ("uid", "name"))
@@ -860,10 +850,12 @@ class Kubernetes(Scheduler):
         return next((pod for pod in pods if _at(pod, "metadata", "uid") == wanted.uid), None)
 
     def _group_of(self, namespace: str, pod: Body, deadline: Deadline) -> Sequence[Body]:
-        """All pods of this pod's replica group, if Primus-SaFE is used; else none."""
-        selector = None if self._options.primus_safe is None else group_selector(pod)
-        if selector is None:
+        """All pods of this pod's replica group, if Primus-SaFE is used and has labelled it."""
+        labels = _at(pod, "metadata", "labels") or {}
+        named = [f"{key}={labels[key]}" for key in (WORKLOAD_LABEL, GROUP_LABEL) if labels.get(key)]
+        if self._options.primus_safe is None or len(named) < 2:
             return ()
+        selector = ",".join(named)
         return self._api.items(_pods(namespace), deadline, labelSelector=selector)
 
 
