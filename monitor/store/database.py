@@ -198,6 +198,13 @@ _CONNECT: Final = {
 }
 
 
+_BAD_ROW: Final = (exc.DataError, exc.IntegrityError, exc.ProgrammingError, exc.InterfaceError)
+
+
+class BadRow(StoreError):  # noqa: N818 - an answer, not an accident
+    """A row of the batch can never be stored."""
+
+
 class Fenced(StoreError):  # noqa: N818 - an answer, not an accident
     """Another monitor holds the lease: nothing was written."""
 
@@ -247,14 +254,6 @@ class Database:
             self.engine.dispose()  # lets go of the side files, which the next one needs
             raise Gone(self.gone)
 
-    @contextmanager
-    def _in_place(self) -> Iterator[Connection]:
-        """One transaction; SQLite itself also writes to a file that was moved or deleted."""
-        self._expect_file()
-        with self.engine.begin() as db:
-            yield db
-        self._expect_file()
-
     @property
     def lease(self) -> LeaseTable:
         return LeaseTable(self)
@@ -264,17 +263,22 @@ class Database:
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
-        """One transaction.
+        """One transaction; SQLite itself also writes to a file that was moved or deleted.
 
         Raises:
             Gone: its file was moved or deleted, before or meanwhile.
-            StoreError: the database says no, or is away.
+            BadRow: a value cannot be stored.
+            StoreError: the database says no otherwise, or is away.
         """
+        self._expect_file()
         try:
-            with self._in_place() as db:
+            with self.engine.begin() as db:
                 yield db
+        except _BAD_ROW as error:
+            raise BadRow(message_of(error)) from None
         except exc.SQLAlchemyError as error:
             raise StoreError(message_of(error)) from None
+        self._expect_file()
 
     def write(self, batch: Mapping[Key, Row | None], fence: Fence | None) -> tuple[Key, ...]:
         """Upsert or delete rows in one transaction; returns the keys of rows that cannot be stored.
@@ -299,13 +303,11 @@ class Database:
         self, batch: Mapping[Key, Row | None], fence: Fence | None
     ) -> tuple[Key, ...]:
         try:
-            with self._in_place() as db:
+            with self.begin() as db:
                 self._check(db, batch, fence)
                 _write_rows(db, batch)
-        except (exc.DataError, exc.IntegrityError, exc.ProgrammingError, exc.InterfaceError):
+        except BadRow:
             return self._write_singly(batch, fence)
-        except exc.SQLAlchemyError as error:
-            raise StoreError(message_of(error)) from None
         return ()
 
     def _write_singly(
