@@ -293,9 +293,6 @@ def _excerpt(body: bytes) -> str:
     return repr(body[:80].decode(errors="replace"))
 
 
-_LEVEL: Final = 6
-
-
 class MomentName(StrEnum):
     """When the ranks were asked, oldest first."""
 
@@ -318,7 +315,7 @@ def fill(
     """Write the zip: these moments, and the other moments of the former bundle. `manifest` holds
     what the manifest says besides moments.
     """
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as bundle:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as bundle:
         rows: list[dict[str, Any]] = []
         problems: list[str] = []
         eviction = manifest["eviction"]

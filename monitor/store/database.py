@@ -205,10 +205,6 @@ class BadRow(StoreError):  # noqa: N818 - an answer, not an accident
     """A row of the batch can never be stored."""
 
 
-class Fenced(StoreError):  # noqa: N818 - an answer, not an accident
-    """Another monitor holds the lease: nothing was written."""
-
-
 class Database:
     """A database. Safe to use from any thread; close it when done.
 
@@ -286,8 +282,8 @@ class Database:
         Targets follow in small transactions: one of 100,000 rows would block the lease's renewal.
 
         Raises:
-            Fenced: `fence` is given and is not the lease's any more.
-            StoreError: the database says no, or is away.
+            StoreError: `fence` is given and is not the lease's any more; the database says no, or
+                is away.
         """
         targets = [at for at in batch if at[0] == TARGETS]
         first = {at: row for at, row in batch.items() if at[0] != TARGETS}
@@ -337,7 +333,7 @@ class Database:
             return
         wrote = update(LEASE).where(_held_under(fence)).values(writes=LEASE.c.writes + 1)
         if db.execute(wrote).rowcount != 1:
-            raise Fenced("another monitor holds the lease: nothing is written from here")
+            raise StoreError("another monitor holds the lease: nothing is written from here")
 
     def rows(self, kind: str) -> list[str]:
         """The values of a kind as JSON, in their order.
