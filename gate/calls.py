@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lightkeeper.gate.denylist import AccessRefused, DenialScope, DenyList, SeenReplica
+from lightkeeper.gate.http2 import Http2Connection
 from lightkeeper.gate.messages import (
     HEARTBEAT_PATH,
     QUORUM_PATH,
@@ -18,9 +19,6 @@ from lightkeeper.gate.messages import (
     read_quorum_request,
 )
 from lightkeeper.monitor.model.names import Host, ReplicaId, group_of_replica
-
-if TYPE_CHECKING:
-    from lightkeeper.gate.upstream import Upstream
 
 log = logging.getLogger("lightkeeper.gate")
 
@@ -113,7 +111,7 @@ class ProxiedCall:
     """Bytes already credited to the client but not forwarded yet."""
     trailers: bytes | None = None
     resent: int = 0
-    via: Upstream | None = None
+    via: Http2Connection | None = None
     """The connection that carries it to the Lighthouse, as stream `via_number`."""
     via_number: int = 0
     replica: Replica | None = None

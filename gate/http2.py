@@ -488,6 +488,11 @@ class Http2Connection(asyncio.Protocol):
                 self.went_on(stream, len(data))
         self._send_windows.pop(stream, None)
 
+    def forsake(self, stream: int, code: int) -> None:
+        """Nobody waits for this stream any longer."""
+        if self.forget(stream) and not self.closed:
+            self.send_reset(stream, code)
+
     # -- for the two ends ---------------------------------------------------------------------
 
     def spend(self, work: float) -> None:
@@ -508,6 +513,10 @@ class Http2Connection(asyncio.Protocol):
         raise NotImplementedError
 
     def knows(self, stream: int) -> bool:
+        raise NotImplementedError
+
+    def forget(self, stream: int) -> bool:
+        """Discard what still comes of this stream; returns whether it was open."""
         raise NotImplementedError
 
     def went_on(self, stream: int, size: int) -> None:

@@ -47,7 +47,7 @@ from lightkeeper.gate.messages import (
     is_whole,
 )
 from lightkeeper.gate.quorum_ids import QuorumIds, members_of
-from lightkeeper.gate.upstream import Upstream, UpstreamLighthouse, is_alive
+from lightkeeper.gate.upstream import Caller, Upstream, UpstreamLighthouse, is_alive
 
 log = logging.getLogger("lightkeeper.gate")
 
@@ -279,7 +279,7 @@ class Proxy:
         )
 
 
-class Downstream(http2.Http2Connection):
+class Downstream(Caller):
     """A client's connection: a TorchFT manager, or another gRPC client."""
 
     def __init__(self, proxy: Proxy) -> None:

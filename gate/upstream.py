@@ -14,15 +14,12 @@ import contextlib
 import errno
 import socket
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from lightkeeper.gate import http2
 from lightkeeper.gate.calls import AdmissionControl, ProxiedCall, Replica
 from lightkeeper.monitor.model.names import ReplicaId
-
-if TYPE_CHECKING:
-    from lightkeeper.gate.proxy import Downstream
 
 _WINDOW: Final = 1024 * 1024
 """Bytes of answers waiting for one client: a quorum of 1,000 groups takes about 200 KB."""
@@ -49,10 +46,28 @@ DEAF_MS: Final = 10_000
 """A Lighthouse that acknowledges nothing this long is away: TCP would wait 15 minutes."""
 
 
+class Caller(http2.Http2Connection):
+    """The client whose calls a connection carries."""
+
+    def answer_headers(self, call: ProxiedCall, block: bytes, *, end: bool) -> None:
+        """An answer begins or ends."""
+
+    def answer_data(self, call: ProxiedCall, data: bytes, *, end: bool) -> None:
+        """A part of an answer."""
+
+    def answer_reset(self, call: ProxiedCall, code: int) -> None:
+        """The Lighthouse ends a call without an answer."""
+
+    def unanswered(
+        self, upstream: Upstream, calls: Sequence[ProxiedCall], *, lost: bool = False
+    ) -> None:
+        """These calls get no answer from `upstream`; `lost`: it also closed the connection."""
+
+
 class Upstream(http2.Http2Connection):
     """One client's connection to the Lighthouse: carries its calls, and ends with the client."""
 
-    def __init__(self, flusher: http2.Flusher, client: Downstream) -> None:
+    def __init__(self, flusher: http2.Flusher, client: Caller) -> None:
         super().__init__(flusher, window=_WINDOW)
         self.client = self.counterpart = client
         self._next = 1
@@ -87,17 +102,11 @@ class Upstream(http2.Http2Connection):
             self.send_headers(number, call.trailers, end=True)
 
     def forget(self, stream: int) -> bool:
-        """Discard what still comes of this stream; returns whether it was open."""
         if self.carried.pop(stream, None) is None:
             return False
         self.drop(stream)
         self._stream_credit.pop(stream, None)
         return True
-
-    def forsake(self, stream: int, code: int) -> None:
-        """Nobody waits for this stream any longer."""
-        if self.forget(stream) and not self.closed:
-            self.send_reset(stream, code)
 
     def on_headers(self, stream: int, block: bytes, *, end: bool) -> None:
         """An answer begins, or ends with its status."""
@@ -177,7 +186,7 @@ class UpstreamLighthouse:
         self._settled = settled
         self._back = asyncio.Event()
         self._connections: set[Upstream] = set()
-        self._lost_s: OrderedDict[Downstream, float] = OrderedDict()
+        self._lost_s: OrderedDict[Caller, float] = OrderedDict()
         self._expected: set[ReplicaId] = set()
         self._since_s = 0.0
         self._until_s: float | None = None
@@ -220,7 +229,7 @@ class UpstreamLighthouse:
 
     # -- whether it is there --------------------------------------------------------------------
 
-    async def connect(self, client: Downstream) -> Upstream:
+    async def connect(self, client: Caller) -> Upstream:
         """A connection for this client; waits while the Lighthouse is away."""
         loop = asyncio.get_running_loop()
         while True:
@@ -284,7 +293,7 @@ class UpstreamLighthouse:
             self._unsettle()
         self._back.clear()
 
-    def ended(self, upstream: Upstream, client: Downstream, *, lost: bool) -> None:
+    def ended(self, upstream: Upstream, client: Caller, *, lost: bool) -> None:
         """A connection has ended; `lost`: not by us."""
         dialed = upstream not in self._connections  # its client left before it was made
         self._connections.discard(upstream)
