@@ -197,13 +197,13 @@ class Registry:
         self._strange: dict[str, float] = {}
         """By client address: when it last tried to register without the right token."""
 
-    def restore(self, bodies: Sequence[Mapping[str, Any]], run: Run | None = None) -> int:
+    def restore(self, bodies: Sequence[Mapping[str, Any]], run: Run | None = None) -> None:
         """Add targets that an earlier or another monitor saved, if their rank is not known here.
 
         Each has one lease to answer or to renew, without the grace: nobody knows for how long
         the monitor was away.
         """
-        heard_s, restored = self._clock.now_s() - LAPSE_GRACE_S, 0
+        heard_s = self._clock.now_s() - LAPSE_GRACE_S
         with self._lock:
             if run is not None and self._run is None:
                 self._run = replace(run, trend=())
@@ -219,8 +219,6 @@ class Registry:
                     self._put(target)
                     self._superseded[target.rank] = superseded
                     self._unheard |= {target.rank} if target.trained_as else set()
-                    restored += 1
-        return restored
 
     def save_all(self, stored: Sequence[Mapping[str, Any]]) -> None:
         """Write every target that the store lacks or has differently: this monitor writes now."""
