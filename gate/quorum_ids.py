@@ -28,6 +28,7 @@ from lightkeeper.gate.messages import (
     BYTES,
     PREFIX_BYTES,
     VARINT,
+    WireField,
     encode_varint,
     fields,
     is_whole,
@@ -51,12 +52,10 @@ class _Quorum:
     """Seconds and nanoseconds of the Lighthouse's clock."""
     members: dict[str, bytes]
     """Replica id -> its request, as in `QuorumRequest.member`."""
-    outer: tuple[int, int]
-    """Where the quorum's own bytes begin and end in the reply."""
-    outer_size: tuple[int, int]
-    """Where their length is."""
-    at: tuple[int, int]
-    """Where the number is."""
+    whole: WireField
+    """Where the quorum is in the reply."""
+    numbered: WireField
+    """Where its number is."""
 
     @property
     def under_way(self) -> bool:
@@ -145,12 +144,13 @@ def _read(reply: bytes) -> _Quorum:
     quorums = [field for field in fields(reply, 0, len(reply)) if field.number == 1]
     if len(quorums) != 1 or quorums[0].kind != BYTES:
         raise ValueError(_UNKNOWN)
-    _, _, size_at, begin, end = quorums[0]
-    number, number_at, made = None, (begin, begin), (0, 0)
-    members = {}
-    for name, kind, value_at, first, last in fields(reply, begin, end):
+    (whole,) = quorums
+    number, numbered, made = _ID_MOST, whole, (0, 0)
+    members: dict[str, bytes] = {}
+    for part in fields(reply, whole.begin, whole.end):
+        name, kind, _, first, last = part
         if name == 1 and kind == VARINT:
-            number, number_at = varint(reply, value_at, end)[0], (value_at, last)
+            number, numbered = varint(reply, part.value_at, last)[0], part
         elif name == 2 and kind == BYTES:
             member = reply[first:last]
             replica_id = values(member).get(1)
@@ -160,12 +160,12 @@ def _read(reply: bytes) -> _Quorum:
         elif name == 3 and kind == BYTES:
             stamp = values(reply[first:last])
             made = signed(stamp.get(1)), signed(stamp.get(2))
-    if number is None or number >= _ID_MOST or not members or made == (0, 0):
+    if number >= _ID_MOST or not members or made == (0, 0):
         raise ValueError(_UNKNOWN)
-    return _Quorum(number, made, members, (begin, end), (size_at, begin), number_at)
+    return _Quorum(number, made, members, whole, numbered)
 
 
 def _renumbered(reply: bytes, quorum: _Quorum, number: int) -> bytes:
-    begin, end = quorum.outer
-    inner = reply[begin : quorum.at[0]] + encode_varint(number) + reply[quorum.at[1] : end]
-    return reply[: quorum.outer_size[0]] + encode_varint(len(inner)) + inner + reply[end:]
+    whole, at = quorum.whole, quorum.numbered
+    inner = reply[whole.begin : at.value_at] + encode_varint(number) + reply[at.end : whole.end]
+    return reply[: whole.value_at] + encode_varint(len(inner)) + inner + reply[whole.end :]
