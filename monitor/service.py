@@ -421,8 +421,8 @@ class Service:
             )
             for each in schedulers
         )
-        sources = (*schedulers, *self._prometheus(registry))
-        cluster = stack.enter_context(closing(Cluster(sources, registry, clock)))
+        cluster = Cluster((*schedulers, *self._prometheus(registry)), registry, clock)
+        stack.callback(cluster.close)
         ends = stack.enter_context(closing(Ends(schedulers, clock)))
         telemetry = self._telemetry(metrics) if options.otlp else None
         self._to_people = None

@@ -24,7 +24,7 @@ from lightkeeper.monitor.act.http import LOOP_LATE_S, Fetcher, FetchError, Quest
 from lightkeeper.monitor.act.lighthouse import ANSWER_MAX_BYTES, Lighthouse
 from lightkeeper.monitor.act.poller import ask_state
 from lightkeeper.monitor.act.quarantine import Quarantine
-from lightkeeper.monitor.act.schedulers.base import Lost, NotDone, Place, Scheduler
+from lightkeeper.monitor.act.schedulers.base import Lost, NotDone, Place, Scheduler, Why
 from lightkeeper.monitor.act.targets import Registered, Registry
 from lightkeeper.monitor.background import BackgroundQueue, in_thread
 from lightkeeper.monitor.clock import Clock
@@ -173,11 +173,9 @@ def save_evidence(evidence: Callable[[], str] | None) -> Answered:
         return Answered(Rung.EVIDENCE, "", f"{type(exc).__name__}: {exc}", done=False)
 
 
-def deny_launchers(
-    eviction: Eviction, quarantine: Quarantine, clock: Clock, last_s: float | None
-) -> Answered:
+def deny_launchers(parties: Parties, eviction: Eviction) -> Answered:
     """Quarantine the hosts of an eviction, and the group's names if it must not return at all."""
-    now_s = clock.now_s()
+    now_s, last_s = parties.clock.now_s(), parties.timeouts.quarantine_s
     until_s = None if last_s is None else now_s + last_s
     denied: list[tuple[Scope, str]] = [(Scope.HOST, host) for host in eviction.quarantine]
     denied += [(Scope.GROUP, group) for group in eviction.keep_out]
@@ -185,7 +183,7 @@ def deny_launchers(
         entry = QuarantineEntry(
             name, eviction.reason, eviction.author, now_s, until_s, eviction.incident_id, scope
         )
-        quarantine.add(entry)
+        parties.quarantine.add(entry)
     hosts, groups = ", ".join(eviction.quarantine), ", ".join(eviction.keep_out)
     said = f"launchers are refused on {hosts}" if hosts else ""
     kept = f"launchers may not start {groups}" if groups else ""
@@ -304,15 +302,10 @@ class Asker:
         if eviction.lost:
             timeout_s, lost = times.lost_s, self._lost(eviction)
 
+        why = Why(eviction.reason, eviction.incident_id, lost)
+
         def remove() -> Answered:
-            outcome = scheduler.remove(
-                eviction.group,
-                places,
-                eviction.reason,
-                eviction.incident_id,
-                _OF_ITS_RUNG * timeout_s,
-                lost=lost,
-            )
+            outcome = scheduler.remove(eviction.group, places, why, _OF_ITS_RUNG * timeout_s)
             return Answered(Rung.SCHEDULER, name, outcome.detail, outcome.done)
 
         return in_thread(f"remove by {name}", remove)
@@ -320,7 +313,6 @@ class Asker:
     def _lost(self, eviction: Eviction) -> Lost:
         """What a driver needs that is to end what nobody sees."""
         parties, gate, replica_id = self._parties, self._parties.gate, eviction.replica_id
-        last_s = parties.timeouts.quarantine_s
         to_blame = {host for host, blamed in eviction.lost.items() if blamed}
 
         def fenced() -> bool:
@@ -331,8 +323,7 @@ class Asker:
                 raise NotDone(held)
             if host in to_blame:
                 to_blame.remove(host)
-                blamed = replace(eviction, quarantine=(host,), keep_out=())
-                deny_launchers(blamed, parties.quarantine, parties.clock, last_s)
+                deny_launchers(parties, replace(eviction, quarantine=(host,), keep_out=()))
 
         return Lost(fenced, down)
 
@@ -586,12 +577,10 @@ class Evictors:
 
     def _climb(self, job: _Job, eviction: Eviction, step: Climb) -> Answered | None:
         """Climb one rung. Returns the answer if it is known at once; else None, and it follows."""
-        clock, quarantine = self._parties.clock, self._parties.quarantine
         if step.rung is Rung.EVIDENCE:
             return save_evidence(job.evidence)
         if step.rung is Rung.QUARANTINE:
-            last_s = self._parties.timeouts.quarantine_s
-            return deny_launchers(eviction, quarantine, clock, last_s)
+            return deny_launchers(self._parties, eviction)
         return job.asker.ask(eviction, step.rung, step.whom, self._permit())
 
     def _look(self, job: _Job, eviction: Eviction) -> Instructions:

@@ -261,7 +261,8 @@ class Acting:
             if event.refused is None:
                 with self._errors.part("witness"):
                     ticket = components.evidence.before_eviction(eviction, incident)
-            components.evictors.submit(eviction.key, event, ticket and ticket.wait)
+            evidence = None if ticket is None else ticket.wait
+            components.evictors.submit(eviction.key, event, evidence)
         self._tell_changes()
 
     def _waiting(self) -> list[Eviction]:

@@ -269,11 +269,9 @@ class Scheduler(ABC):
         self._everyone = everyone
         self._owner = owner
 
-    def cordon(
-        self, host: Host, reason: str, incident_id: IncidentId | None, timeout_s: float
-    ) -> Outcome:
+    def cordon(self, host: Host, why: Why, timeout_s: float) -> Outcome:
         """Let nothing new start on a host; what runs there stays."""
-        work = partial(self._cordon, host, Why(reason, incident_id))
+        work = partial(self._cordon, host, why)
         return self._outcome(work, timeout_s, f"{host} not cordoned")
 
     def uncordon(self, host: Host, reason: str, timeout_s: float) -> Outcome:
@@ -282,17 +280,9 @@ class Scheduler(ABC):
         return self._outcome(work, timeout_s, f"{host} not uncordoned")
 
     def remove(
-        self,
-        group: GroupName,
-        places: Sequence[Place],
-        reason: str,
-        incident_id: IncidentId | None,
-        timeout_s: float,
-        *,
-        lost: Lost | None = None,
+        self, group: GroupName, places: Sequence[Place], why: Why, timeout_s: float
     ) -> Outcome:
         """End what runs a group at these places, and nothing of any other group."""
-        why = Why(reason, incident_id, lost)
 
         def remove(deadline: Deadline) -> Outcome:
             if not places:

@@ -22,7 +22,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from lightkeeper.monitor.act.schedulers.base import Outcome, Scheduler
+from lightkeeper.monitor.act.schedulers.base import Outcome, Scheduler, Why
 from lightkeeper.monitor.background import TROUBLE_AFTER, BackgroundWorker, backoff_s
 from lightkeeper.monitor.metric import EVICTIONS
 from lightkeeper.monitor.model.eviction import QuarantineEntry
@@ -212,4 +212,4 @@ class CordonReconciler:
         host, entry = action.host, action.entry
         if entry is None:
             return self.scheduler.uncordon(host, "no longer in quarantine", TIMEOUT_S)
-        return self.scheduler.cordon(host, entry.reason, entry.incident_id, TIMEOUT_S)
+        return self.scheduler.cordon(host, Why(entry.reason, entry.incident_id), TIMEOUT_S)
