@@ -230,6 +230,11 @@ class Poller:
         observations = tuple(
             [seen.get(t.identity.rank) or _observed(t, _UNASKED, 0.0) for t in targets]
         )
+        self._remember(observations)
+        return observations
+
+    def _remember(self, observations: Iterable[Observation]) -> None:
+        """Remember targets that were not asked, and those that did not answer in time."""
         failed = {
             seen.rank: seen.outcome.reason
             for seen in observations
@@ -238,7 +243,6 @@ class Poller:
         self._left = frozenset(rank for rank, why in failed.items() if why is Failure.UNASKED)
         late = {rank for rank, why in failed.items() if why is Failure.TIMEOUT}
         self._silent = frozenset(late | (self._left & self._silent))
-        return observations
 
     def _plan(self, targets: Sequence[Target]) -> list[_Questions]:
         """Choose whom to ask: one WorkerServer of each host, and another one for the ranks of the

@@ -144,6 +144,11 @@ def _network(address: str) -> str:
     return str(ip) if ip.version == 4 else str(ip_network((int(ip), 64), strict=False))
 
 
+def _renewed(target: Target, old: Target) -> Target:
+    first, died_s = old.bringer or target.bringer, target.died_s or old.died_s
+    return replace(target, died_s=died_s, bringer=first, trained_as=old.trained_as)
+
+
 def _is(target: Target, identity: Identity) -> bool:
     return target.identity.incarnation == identity.incarnation
 
@@ -293,9 +298,8 @@ class Registry:
         refusal = self._over(target)
         if refusal is None and fresh:
             refusal = self._objection(target, old) or self._outlived(target, old)
-        elif refusal is None and old is not None:
-            moves = old.url != target.url and self._lives(old)
-            refusal = Registered.TAKEN if moves and not target.proved else None
+        elif refusal is None and old is not None and self._moves_unproved(target, old):
+            refusal = Registered.TAKEN
         if refusal is not None:
             return refusal
         if fresh:
@@ -304,8 +308,7 @@ class Registry:
             self._take_over(target)
             self._begin(target, new=not renamed)
         elif old is not None:
-            first, died_s = old.bringer or target.bringer, target.died_s or old.died_s
-            target = replace(target, died_s=died_s, bringer=first, trained_as=old.trained_as)
+            target = _renewed(target, old)
         self._put(target)
         if self._left.get(rank) == target.identity.incarnation:
             del self._left[rank]
@@ -412,6 +415,10 @@ class Registry:
         """
         moved_s = self._moved.get(holder.rank, (0, holder.heard_s))[1]
         return holder.address == target.address and self._clock.now_s() - moved_s > STANDS_S
+
+    def _moves_unproved(self, target: Target, old: Target) -> bool:
+        """True if somebody takes a living incarnation to another address without its secret."""
+        return not target.proved and old.url != target.url and self._lives(old)
 
     def _is_hasty(self, bringer: str) -> bool:
         minute = int(self._clock.now_s() // 60)
