@@ -93,9 +93,8 @@ class Ends:
                 place = Place(seen.rank, who.host, who.place)
                 self._missing[seen.rank] = _Missing(place, who.incarnation, now_s)
                 anew = True
-        for rank, each in list(self._missing.items()):
-            if now_s - each.since_s > _KEPT_S:
-                del self._missing[rank]
+        missing = self._missing.items()
+        self._missing = {rank: each for rank, each in missing if now_s - each.since_s <= _KEPT_S}
         for worker in self.workers if anew else ():
             worker.wake()
         return {

@@ -212,14 +212,13 @@ class Poller:
         self._hosts.most = 1024 + 2 * len(targets)
         self._covers = {url: lives for url, lives in self._covers.items() if url in urls}
         self._dumb = {url: until_s for url, until_s in self._dumb.items() if until_s > now_s}
-        others = (
-            [target for target in targets if target.rank not in watched] if watched else [*targets]
-        )
-        if self._left:
-            others.sort(key=lambda target: target.rank not in self._left)
         todo: list[_Questions | Target] = []
+        others = [*targets]
         if watched:
             todo += [target for target in targets if target.rank in watched]
+            others = [target for target in targets if target.rank not in watched]
+        if self._left:
+            others.sort(key=lambda target: target.rank not in self._left)
         if self._planned is None or self._planned[0] != others:
             self._planned = others, self._plan(others)
         todo.extend(self._planned[1])

@@ -207,9 +207,6 @@ class Leadership:
             self._stand_by()
             self._lead(fence, tick)
 
-    def close(self) -> None:
-        self.components.close()
-
     def _stand_by(self) -> None:
         components, was = self._components, self._fence
         self._fence, self._read = None, _UNREAD
@@ -286,16 +283,12 @@ class Keeper:
         self._runs: tuple[Run, ...] = ()
         """Newest first; the first is that of the ranks."""
         self._result = TickResult(components.clock.now_s())
-        self._view: View | None = None
+        self.view: View | None = None
+        """The latest view; None before the first tick is over."""
         self.idle = threading.Event()
         """Cleared while a tick decides, acts and shows. Heavy work in another thread of this
         interpreter waits for it, for a limited time."""
         self.idle.set()
-
-    @property
-    def view(self) -> View | None:
-        """The latest view; None before the first tick is over."""
-        return self._view
 
     def run(self, stop: threading.Event) -> None:
         """Tick on schedule, and in between where the judge asks for it, until `stop` is set, or
@@ -383,7 +376,7 @@ class Keeper:
     def close(self) -> None:
         if self._runs and self._leadership.leading:
             self._components.store.save_run(self._runs[0])
-        self._leadership.close()
+        self._leadership.components.close()
 
     def _show_stored(self, remembered: Remembered) -> None:
         self._acting.recent = RecentIncidents(remembered)
@@ -485,7 +478,7 @@ class Keeper:
         incidents = tuple(
             fresh.get(incident.id, incident) for incident in self._acting.recent.incidents()
         )
-        self._view = View(
+        self.view = View(
             snapshot=snapshot,
             result=result,
             observe=self._components.in_force.observe,
@@ -533,8 +526,8 @@ class Keeper:
             row = components.work.add(row)
             if row.action is WorkAction.RESOLVE:
                 components.judge.close(IncidentId(row.about), row.author, row.text)
-        if self._view is not None:
-            self._view = replace(self._view, work=components.work.now)
+        if self.view is not None:
+            self.view = replace(self.view, work=components.work.now)
         return row
 
     def evict_by_hand(self, group: GroupName, reason: str, author: str = "a person") -> IncidentId:
@@ -547,4 +540,4 @@ class Keeper:
         with self._acting.deciding:  # no handover in between
             if not self._leadership.leading:
                 raise NotPossible(self._components.lease.standing().sentence())
-            return self._acting.by_hand(group, reason, author, self._view, self._leadership.epoch)
+            return self._acting.by_hand(group, reason, author, self.view, self._leadership.epoch)
