@@ -176,7 +176,8 @@ class Registry:
         """Restored as ranks that trained, and not heard by this monitor."""
         self._goes_on = False
         """True if one of these has answered, alive: their run is not over."""
-        self._run: Run | None = None
+        self.run: Run | None = None
+        """The run of the ranks that are registered now; the last one, if there are none."""
         self._dead: set[RankName] = set()
         self._gone: set[RankName] = set()
         """Ranks at whose address nobody, or somebody else, listens."""
@@ -210,8 +211,8 @@ class Registry:
         """
         heard_s = self._clock.now_s() - LAPSE_GRACE_S
         with self._lock:
-            if run is not None and self._run is None:
-                self._run = replace(run, trend=())
+            if run is not None and self.run is None:
+                self.run = replace(run, trend=())
         for body in bodies:
             try:
                 target, superseded = target_from_json(body, heard_s)
@@ -464,9 +465,9 @@ class Registry:
         """
         ended, itself = self._dead | self._gone, {target.rank}
         others = len(self._targets) - (target.rank in self._targets)
-        if self._run is None or (new and len(ended - itself) == others):
+        if self.run is None or (new and len(ended - itself) == others):
             everybody = self._targets.values()
-            if self._run is None or not any(same_launch(other, target) for other in everybody):
+            if self.run is None or not any(same_launch(other, target) for other in everybody):
                 self._new_run(target)
                 for rank in self._targets.keys() - itself:
                     self._leave_behind(rank)
@@ -484,22 +485,17 @@ class Registry:
     def _new_run(self, target: Target) -> None:
         now_s = self._clock.now_s()
         moment = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%d-%H%M%S")
-        again = self._run is not None and self._run.id == moment
+        again = self.run is not None and self.run.id == moment
         name = RunId(f"{moment}-2" if again else moment)
-        self._run = Run(name, target.identity.job, now_s, bringer=target.bringer)
+        self.run = Run(name, target.identity.job, now_s, bringer=target.bringer)
         self._lapsed.clear()
         self._unheard.clear()
         self._goes_on = False
-        self._store.save_run(self._run)
-
-    @property
-    def run(self) -> Run | None:
-        """The run of the ranks that are registered now; the last one, if there are none."""
-        return self._run
+        self._store.save_run(self.run)
 
     def run_age_s(self) -> float:
         """How long ago the run began; 0: there is none."""
-        return 0.0 if self._run is None else max(0.0, self._clock.now_s() - self._run.began_s)
+        return 0.0 if self.run is None else max(0.0, self._clock.now_s() - self.run.began_s)
 
     def _put(self, target: Target) -> None:
         rank, identity = target.rank, target.identity
@@ -614,7 +610,7 @@ class Registry:
                 for seen in observations
                 if self._is_current(seen.identity)
             )
-            return still, self._run
+            return still, self.run
 
     def _as_it_was(self, seen: Observation) -> Observation:
         """Add what a rank that no longer answers sent while it ended, and, if this monitor never
@@ -652,7 +648,7 @@ class Registry:
     def _part_runs(self, first: Target) -> None:
         """Begin a run if all that are dead died before the first of the living was born."""
         over = all(over_before(self._targets[rank], first) for rank in self._dead)
-        if over and self._run is not None and self._run.began_s < (first.born_s or 0.0):
+        if over and self.run is not None and self.run.began_s < (first.born_s or 0.0):
             self._new_run(first)
             for rank in tuple(self._dead):
                 self._leave_behind(rank)
