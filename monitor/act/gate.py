@@ -152,12 +152,10 @@ def deny_list(
     evicted = _evicted(evictions, now_s)
     hosts = {entry.host: entry for entry in quarantine}
     denials = [*evicted.values()]
-    for host, entry in sorted(hosts.items()):
+    for host, entry in hosts.items():
         if not any(host in life.hosts and _settled(life, entry, evicted, now_s) for life in lives):
-            reason = f"host quarantined: {entry.reason}"
-            denials.append(
-                _denial(DenialScope.HOST, host, reason, entry.until_s, entry.incident_id)
-            )
+            reason = _plain(f"host quarantined: {entry.reason}")
+            denials.append(Denial(DenialScope.HOST, host, reason, entry.until_s, entry.incident_id))
     named = {entry.name: entry for entry in groups}
     denials += _groups(hosts, named, lives, evicted, now_s)
     sound = (
@@ -177,10 +175,9 @@ def _evicted(evictions: Iterable[Eviction], now_s: float) -> dict[ReplicaId, Den
         if eviction.gone_s is not None and eviction.left_quorum_s is not None:
             until_s = min(until_s, max(eviction.gone_s, eviction.left_quorum_s) + LINGER_S)
         if until_s > now_s:
-            reason = f"{eviction.group} was evicted ({eviction.incident_id})"
-            denials[eviction.replica_id] = _denial(
-                DenialScope.REPLICA, eviction.replica_id, reason, until_s, eviction.incident_id
-            )
+            name, incident_id = eviction.replica_id, eviction.incident_id
+            reason = _plain(f"{eviction.group} was evicted ({incident_id})")
+            denials[name] = Denial(DenialScope.REPLICA, name, reason, until_s, incident_id)
     return denials
 
 
@@ -212,59 +209,29 @@ def _groups(
         if unsettled:
             barred.setdefault(life.group, unsettled[0])
             refused[life.group].add(life.replica_id)
-    return [
-        _denial(
-            DenialScope.GROUP,
-            group,
-            f"{group} {'is quarantined' if group in named else f'must not run on {entry.host}'}: "
-            f"{entry.reason}",
-            entry.until_s,
-            entry.incident_id,
-            admitted=_admitted(group, lives, refused[group], evicted, now_s),
-            refused=frozenset(sorted(refused[group])[-IDS_MAX:]),
+    denials = []
+    for group, entry in barred.items():
+        why = "is quarantined" if group in named else f"must not run on {entry.host}"
+        reason = _plain(f"{group} {why}: {entry.reason}")
+        out = refused[group] | evicted.keys()
+        admitted = [
+            life.replica_id
+            for life in lives
+            if life.group == group
+            and life.replica_id not in out
+            and (len(life.ranks) >= life.world_size or now_s - life.first_seen_s >= SETTLE_S)
+        ]
+        ids = frozenset(admitted[-IDS_MAX:]), frozenset(sorted(refused[group])[-IDS_MAX:])
+        denials.append(
+            Denial(DenialScope.GROUP, group, reason, entry.until_s, entry.incident_id, *ids)
         )
-        for group, entry in barred.items()
-    ]
+    return denials
 
 
-def _admitted(
-    group: GroupName,
-    lives: Sequence[Incarnation],
-    refused: set[ReplicaId],
-    evicted: Mapping[ReplicaId, Denial],
-    now_s: float,
-) -> frozenset[ReplicaId]:
-    ids = [
-        life.replica_id
-        for life in lives
-        if life.group == group
-        and life.replica_id not in refused
-        and life.replica_id not in evicted
-        and (len(life.ranks) >= life.world_size or now_s - life.first_seen_s >= SETTLE_S)
-    ]
-    return frozenset(ids[-IDS_MAX:])
-
-
-def _denial(
-    scope: DenialScope,
-    name: str,
-    reason: str,
-    until_s: float | None,
-    incident_id: str | None,
-    *,
-    admitted: frozenset[ReplicaId] = frozenset(),
-    refused: frozenset[ReplicaId] = frozenset(),
-) -> Denial:
-    plain = "".join(c if c.isprintable() else " " for c in " ".join(reason.split()))
-    return Denial(
-        scope=scope,
-        name=name,
-        reason=plain[:REASON_MAX] or "no reason given",
-        until_s=until_s,
-        incident_id=incident_id,  # type: ignore[arg-type]
-        admitted=admitted,
-        refused=refused,
-    )
+def _plain(reason: str) -> str:
+    """As a gate takes it: printable, and not empty."""
+    line = "".join(c if c.isprintable() else " " for c in " ".join(reason.split()))
+    return line[:REASON_MAX] or "no reason given"
 
 
 # -- gatekeeper --------------------------------------------------------------------------------
