@@ -150,14 +150,25 @@ def deny_list(
     `quarantine` names hosts, `groups` replica groups: all that are in force.
     """
     evicted = _evicted(evictions, now_s)
+
+    def settled(life: Incarnation, entry: QuarantineEntry) -> bool:
+        """True if an incarnation ran there before it was quarantined, and may stay."""
+        runs = now_s - life.seen_s <= PRESENT_S and life.replica_id not in evicted
+        return runs and life.born_s < entry.since_s
+
+    def admitted(life: Incarnation) -> bool:
+        """True if an incarnation that is not refused may pass: it is known where it runs."""
+        whole = len(life.ranks) >= life.world_size or now_s - life.first_seen_s >= SETTLE_S
+        return whole and life.replica_id not in evicted
+
     hosts = {entry.host: entry for entry in quarantine}
     denials = [*evicted.values()]
     for host, entry in hosts.items():
-        if not any(host in life.hosts and _settled(life, entry, evicted, now_s) for life in lives):
+        if not any(host in life.hosts and settled(life, entry) for life in lives):
             reason = _plain(f"host quarantined: {entry.reason}")
             denials.append(Denial(DenialScope.HOST, host, reason, entry.until_s, entry.incident_id))
-    named = {entry.name: entry for entry in groups}
-    denials += _groups(hosts, named, lives, evicted, now_s)
+    named = {GroupName(entry.name): entry for entry in groups}
+    denials += _groups(hosts, named, lives, settled, admitted)
     sound = (
         denial for denial in denials if denial.name.isprintable() and len(denial.name) <= NAME_MAX
     )
@@ -181,31 +192,18 @@ def _evicted(evictions: Iterable[Eviction], now_s: float) -> dict[ReplicaId, Den
     return denials
 
 
-def _settled(
-    life: Incarnation,
-    entry: QuarantineEntry,
-    evicted: Mapping[ReplicaId, Denial],
-    now_s: float,
-) -> bool:
-    """True if an incarnation ran on a host before the host was quarantined, and may stay."""
-    runs = now_s - life.seen_s <= PRESENT_S
-    return runs and life.born_s < entry.since_s and life.replica_id not in evicted
-
-
 def _groups(
-    hosts: Mapping[Host, QuarantineEntry],
-    named: Mapping[str, QuarantineEntry],
-    lives: Sequence[Incarnation],
-    evicted: Mapping[ReplicaId, Denial],
-    now_s: float,
-) -> list[Denial]:
+    hosts: Mapping[Host, QuarantineEntry], named: Mapping[GroupName, QuarantineEntry],
+    lives: Sequence[Incarnation], settled: Callable[[Incarnation, QuarantineEntry], bool],
+    admitted: Callable[[Incarnation], bool],
+) -> list[Denial]:  # fmt: skip
     """Denials by name. A quarantined group (`named`) is on all hosts as on a quarantined one."""
-    barred = {GroupName(name): entry for name, entry in named.items()}
+    barred = dict(named)
     refused: defaultdict[GroupName, set[ReplicaId]] = defaultdict(set)
     for life in lives:
         entries = [hosts[host] for host in sorted(life.hosts) if host in hosts]
         entries += [named[life.group]] if life.group in named else []
-        unsettled = [entry for entry in entries if not _settled(life, entry, evicted, now_s)]
+        unsettled = [entry for entry in entries if not settled(life, entry)]
         if unsettled:
             barred.setdefault(life.group, unsettled[0])
             refused[life.group].add(life.replica_id)
@@ -213,15 +211,9 @@ def _groups(
     for group, entry in barred.items():
         why = "is quarantined" if group in named else f"must not run on {entry.host}"
         reason = _plain(f"{group} {why}: {entry.reason}")
-        out = refused[group] | evicted.keys()
-        admitted = [
-            life.replica_id
-            for life in lives
-            if life.group == group
-            and life.replica_id not in out
-            and (len(life.ranks) >= life.world_size or now_s - life.first_seen_s >= SETTLE_S)
-        ]
-        ids = frozenset(admitted[-IDS_MAX:]), frozenset(sorted(refused[group])[-IDS_MAX:])
+        good = [each.replica_id for each in lives if each.group == group and admitted(each)]
+        good = [replica_id for replica_id in good if replica_id not in refused[group]]
+        ids = frozenset(good[-IDS_MAX:]), frozenset(sorted(refused[group])[-IDS_MAX:])
         denials.append(
             Denial(DenialScope.GROUP, group, reason, entry.until_s, entry.incident_id, *ids)
         )
