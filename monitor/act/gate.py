@@ -51,14 +51,14 @@ class Incarnation:
     replica_id: ReplicaId
     group: GroupName
     world_size: int
-    hosts: frozenset[Host]
-    ranks: frozenset[RankName]
-    """Seen so far under this id."""
     born_s: float
     """Unix time at which its first rank attached, by the rank's own account. Else when it was first
     seen, or -inf if that was in this monitor's first tick."""
     first_seen_s: float
     seen_s: float
+    hosts: frozenset[Host] = frozenset()
+    ranks: frozenset[RankName] = frozenset()
+    """Seen so far under this id."""
 
 
 @dataclass(slots=True)
@@ -77,28 +77,18 @@ class ReplicaHosts:
         """Take in one tick, of ranks that are registered so."""
         unknown_s = now_s if self._looked else float("-inf")
         for seen in observations:
-            report, identity = seen.report, seen.identity
-            step = None if report is None else report.step
-            if report is None or step is None or step.replica_id is None:
-                continue
-            if not report.process.alive:
+            who, report = seen.identity, seen.report
+            step = None if report is None or not report.process.alive else report.step
+            if step is None or step.replica_id is None:
                 continue
             self._looked = True
-            target = registered(seen.rank)
+            target, name = registered(seen.rank), step.replica_id
             born_s = unknown_s if target is None or target.born_s is None else target.born_s
-            life = self.lives.get(step.replica_id) or Incarnation(
-                replica_id=step.replica_id,
-                group=identity.group,
-                world_size=identity.world_size,
-                hosts=frozenset(),
-                ranks=frozenset(),
-                born_s=born_s,
-                first_seen_s=now_s,
-                seen_s=now_s,
-            )
-            self.lives[step.replica_id] = replace(
+            new = Incarnation(name, who.group, who.world_size, born_s, now_s, now_s)
+            life = self.lives.get(name, new)
+            self.lives[name] = replace(
                 life,
-                hosts=life.hosts | {identity.host},
+                hosts=life.hosts | {who.host},
                 ranks=life.ranks | {seen.rank},
                 born_s=min(life.born_s, born_s),
                 seen_s=now_s,
