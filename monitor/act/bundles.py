@@ -69,15 +69,14 @@ def concerned(
     not across groups.
     """
     by_rank = {observation.rank: observation for observation in seen}
-    suspects: tuple[RankName, ...] = () if incident is None else incident.suspects
     concerns = {*groups, *(() if incident is None else incident.groups)}
-    members = [rank for rank, state in by_rank.items() if state.identity.group in concerns]
-    ranks = [*suspects, *members]
+    ranks = [rank for rank, state in by_rank.items() if state.identity.group in concerns]
     if incident is not None:
         verdict = incident.verdict
-        ranks += [RankName(name) for name in sorted(verdict.evidence) if name in by_rank]
+        shown = [RankName(name) for name in sorted(verdict.evidence) if name in by_rank]
         victims = _in_turn(by_rank[name] for name in verdict.victims if name in by_rank)
-        ranks += victims[:PEERS] if incident.kind is Kind.STRAGGLER else victims
+        victims = victims[:PEERS] if incident.kind is Kind.STRAGGLER else victims
+        ranks = [*incident.suspects, *ranks, *shown, *victims]
     ordered = list(dict.fromkeys(ranks))
     present = [rank for rank in ordered if rank in by_rank]
     absent = [rank for rank in ordered if rank not in by_rank]

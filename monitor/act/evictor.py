@@ -376,10 +376,7 @@ class EvictionLog:
             going = [eviction for eviction in self._known.values() if eviction.open]
         for eviction in going:
             log.warning("eviction of %s has no end: it is asked again or abandoned", eviction.group)
-        since_s = self._clock.now_s() - PROGRESS_KEPT_S
-        return tuple(
-            eviction for eviction in self.all() if eviction.taken_up and eviction.asked_s >= since_s
-        )
+        return tuple(self._lately_taken_up())
 
     def follow(self, evictions: Iterable[Eviction]) -> None:
         """Stop all work here, and show what the active monitor recorded."""
@@ -396,23 +393,23 @@ class EvictionLog:
 
     def all(self) -> tuple[Eviction, ...]:
         """All evictions, oldest first."""
+        since_s = self._clock.now_s() - PROGRESS_KEPT_S
         with self._lock:
-            since_s = self._clock.now_s() - PROGRESS_KEPT_S
-            for eviction in tuple(self._known.values()):
-                if not eviction.open and eviction.asked_s < since_s:
-                    del self._known[eviction.key]
-            evictions = sorted(self._known.values(), key=lambda e: (e.asked_s, e.incident_id))
-        return tuple(evictions)
+            rows = self._known.items()
+            self._known = {key: row for key, row in rows if row.open or row.asked_s >= since_s}
+            return tuple(sorted(self._known.values(), key=lambda e: (e.asked_s, e.incident_id)))
+
+    def _lately_taken_up(self) -> Iterator[Eviction]:
+        since_s = self._clock.now_s() - PROGRESS_KEPT_S
+        return (each for each in self.all() if each.taken_up and each.asked_s >= since_s)
 
     def progress(self) -> tuple[Eviction, ...]:
         """The last hour's evictions that an evictor has or had, but not those to decide again."""
-        since_s, acting = self._clock.now_s() - PROGRESS_KEPT_S, self._acting
+        acting = self._acting
         return tuple(
             eviction
-            for eviction in self.all()
-            if eviction.asked_s >= since_s
-            and eviction.taken_up
-            and (not acting or eviction.interrupted_s is None)
+            for eviction in self._lately_taken_up()
+            if (not acting or eviction.interrupted_s is None)
             and eviction.state is not EvictionState.DECIDED
         )
 
