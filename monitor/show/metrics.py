@@ -613,7 +613,7 @@ GATE_METRICS: Final = (
     GATE.gauge("gate_answers", "1 while the gate answers this monitor.", (),
         lambda keeper: isinstance(keeper.view, GateView), absent=_NO_GATE),
     GATE.gauge("gate_untaught", "1 while the gate is away or does not accept its list.", (),
-        lambda keeper: keeper.trouble() is not None, absent=_NO_GATE),
+        lambda keeper: any(keeper.troubles()), absent=_NO_GATE),
     GATE.counter("gate_lists", "Lists sent to the gate, by outcome.", ("outcome",),
         lambda keeper: {"taken": keeper.taught, "failed": keeper.failed}, series="2",
         absent=_NO_GATE),

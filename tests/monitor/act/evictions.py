@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lightkeeper.monitor.act.evictor import Evictors, Parties
-from lightkeeper.monitor.act.gate import Gate, Gatekeeper
+from lightkeeper.monitor.act.gate import Gatekeeper
 from lightkeeper.monitor.act.http import Fetcher, Tokens
 from lightkeeper.monitor.act.lighthouse import Lighthouse
 from lightkeeper.monitor.act.quarantine import Quarantine
@@ -70,8 +70,8 @@ class Bench:
         self.keeper: Gatekeeper | None = None
         if self.gate is not None:
             self.keeper = Gatekeeper(
-                Gate(self.gate.url, self.fetcher),
-                clock=self.clock, quarantine=self.quarantine, period_s=0.2,
+                self.gate.url, self.fetcher, clock=self.clock, quarantine=self.quarantine,
+                period_s=0.2,
             )  # fmt: skip
         parties = Parties(
             clock=self.clock,

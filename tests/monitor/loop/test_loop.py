@@ -340,8 +340,8 @@ class Recorded:
     def troubles(self) -> tuple[str, ...]:
         return ()
 
-    def remove(self, group, places, reason, incident_id, timeout_s, *, lost) -> Outcome:
-        self.lost, self.ended = lost, tuple(place.labels["pod_uid"] for place in places)
+    def remove(self, group, places, why, timeout_s) -> Outcome:
+        self.lost, self.ended = why.lost, tuple(place.labels["pod_uid"] for place in places)
         return Outcome(True, "deleted pod train/rg-1")
 
 
