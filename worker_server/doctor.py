@@ -75,7 +75,7 @@ def ranks_here(environ: Mapping[str, str]) -> list[RankHere]:
     ranks = []
     for folder in run_dir.candidates(environ):
         for path in sorted(folder.glob("*.json")):
-            endpoint = run_dir.read_json(path) or {}
+            endpoint = run_dir.read_json(path)
             rank_environ = _environ_of(endpoint.get("pid"))
             if rank_environ is not None:
                 name, url = str(endpoint.get("rank")), endpoint.get("url")

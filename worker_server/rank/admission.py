@@ -35,7 +35,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlencode
 
-from msgspec import MsgspecError, Struct
+from msgspec import MsgspecError, Struct, structs
 from msgspec.json import decode
 
 from lightkeeper.worker_server import home
@@ -59,20 +59,13 @@ _EACH_S = 2.0
 """Limit for each of several monitors. One that is up answers within milliseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """The host may run the group."""
+class Admission(Struct, frozen=True):
+    """A monitor's answer: may the host run the group now?"""
 
+    admit: bool
     reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The host may not run the group now."""
-
-    reason: str
     until_s: float | None = None
-    """Unix time; None: until a person releases it."""
+    """Unix time at which a refusal ends; None: a person releases it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +75,13 @@ class MonitorAway:
     reason: str
 
 
-Admission = Admitted | Refused | MonitorAway
-
-
 def ask_monitors(
     monitors: list[str],
     host: str,
     group: str | None,
     timeout_s: float,
     unfit: Callable[[], str | None] = lambda: None,
-) -> Admission:
+) -> Admission | MonitorAway:
     """The first usable answer of a monitor; never raises. That monitor moves to the front of the
     list, so that the next call does not wait for one that is away.
 
@@ -100,7 +90,7 @@ def ask_monitors(
     """
     if (why := unfit()) is not None:
         return MonitorAway(f"{monitors[0]}: {why}")
-    answers: queue.SimpleQueue[Admission] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[Admission | MonitorAway] = queue.SimpleQueue()
     threading.Thread(
         target=lambda: answers.put(_ask_all(monitors, host, group, timeout_s)),
         name="admission",
@@ -112,7 +102,9 @@ def ask_monitors(
         return MonitorAway(f"no answer of {' or '.join(monitors)} within {timeout_s:g} s")
 
 
-def _ask_all(monitors: list[str], host: str, group: str | None, timeout_s: float) -> Admission:
+def _ask_all(
+    monitors: list[str], host: str, group: str | None, timeout_s: float
+) -> Admission | MonitorAway:
     end_s, reasons = time.monotonic() + timeout_s, []
     for url in tuple(monitors):
         left_s = end_s - time.monotonic()
@@ -126,13 +118,13 @@ def _ask_all(monitors: list[str], host: str, group: str | None, timeout_s: float
     return MonitorAway("; ".join(reasons) or "no time left to ask")
 
 
-def _ask_one(url: str, host: str, group: str | None, timeout_s: float) -> Admission:
+def _ask_one(url: str, host: str, group: str | None, timeout_s: float) -> Admission | MonitorAway:
     query = urlencode({"host": host, **({} if group is None else {"group": group})})
     try:
         status, body = home.request("GET", f"{url}{PATH_ADMISSION}?{query}", timeout_s)
         if status != http.HTTPStatus.OK:
             return MonitorAway(f"it answers {status}")
-        answer = decode(body, type=_Answer)
+        answer = decode(body, type=Admission)
     except TimeoutError:
         return MonitorAway("no answer in time")
     except (MsgspecError, UnicodeDecodeError, RecursionError):
@@ -140,15 +132,7 @@ def _ask_one(url: str, host: str, group: str | None, timeout_s: float) -> Admiss
     except (OSError, http.client.HTTPException, ValueError) as exc:
         return MonitorAway(" ".join(f"{type(exc).__name__}: {exc}".split()))
     reason = " ".join(answer.reason.split())
-    if answer.admit:
-        return Admitted(reason)
-    return Refused(reason or "no reason given", answer.until_s)
-
-
-class _Answer(Struct):
-    admit: bool
-    reason: str = ""
-    until_s: float | None = None
+    return structs.replace(answer, reason=reason or ("" if answer.admit else "no reason given"))
 
 
 def _unfit(environ: Mapping[str, str]) -> Callable[[], str | None]:
@@ -182,22 +166,17 @@ def ask_to_join(environ: Mapping[str, str], warn: Callable[[str], None]) -> None
         warn(f"LIGHTKEEPER_ADMISSION={wish!r} is none of off, warn, refuse: taken for off")
         return
     try:
-        monitors = list(monitors_of(monitors_in(environ)))
-        answer = (
-            ask_monitors(
-                monitors, node_of(environ), group_named_by(environ), _JOIN_WAIT_S, _unfit(environ)
-            )
-            if monitors
-            else None
-        )
+        host, monitors = node_of(environ), list(monitors_of(monitors_in(environ)))
+        if not monitors:
+            return
+        group = group_named_by(environ)
+        answer = ask_monitors(monitors, host, group, _JOIN_WAIT_S, _unfit(environ))
     except Exception as exc:  # noqa: BLE001  training continues without us
         warn(f"lightkeeper did not ask for admission: {exc!r}")
         return
-    if not isinstance(answer, Refused):
+    if isinstance(answer, MonitorAway) or answer.admit:
         return
-    refusal = (
-        f"this rank is refused on {node_of(environ)} until {until(answer.until_s)}: {answer.reason}"
-    )
+    refusal = f"this rank is refused on {host} until {until(answer.until_s)}: {answer.reason}"
     if wish != "refuse":
         warn(f"lightkeeper: {refusal}; it trains all the same (LIGHTKEEPER_ADMISSION={wish})")
     elif threading.current_thread() is not threading.main_thread():
@@ -343,7 +322,7 @@ def options(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Namesp
 
 
 def wait_until_admitted(
-    ask: Callable[[], Admission],
+    ask: Callable[[], Admission | MonitorAway],
     say: Callable[[str], None],
     asked: argparse.Namespace,
     *,
@@ -356,7 +335,7 @@ def wait_until_admitted(
     while True:
         answer, now_s = ask(), clock()
         match answer:
-            case Admitted():
+            case Admission(admit=True):
                 if refused_s is not None:
                     say(f"admitted after {now_s - began_s:.0f} s")
                 return True
@@ -366,7 +345,7 @@ def wait_until_admitted(
             case MonitorAway():
                 text = f"the monitor is away ({answer.reason}): its refusal stands for "
                 text += f"{_LAST_WORD_S:.0f} s"
-            case Refused():
+            case Admission():
                 refused_s = now_s
                 then = "waiting" if asked.wait else f"status {REFUSED_STATUS}"
                 text = f"refused until {until(answer.until_s)}: {answer.reason} ({then})"

@@ -12,7 +12,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import fcntl
 import os
 import signal
 import subprocess
@@ -21,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, cast
+from typing import cast
 
 from lightkeeper.worker_server import run_dir, wire
 from lightkeeper.worker_server.home import is_open, misspelt
@@ -59,14 +58,6 @@ _ASKED_PART_S = 2.0
 _PR_SET_PTRACER = 0x59616D61
 
 
-def _sidecar_in(endpoint: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Pid and start ticks of the publisher."""
-    pid, ticks = endpoint.get("sidecar_pid"), endpoint.get("sidecar_ticks")
-    if not isinstance(pid, int) or not isinstance(ticks, int):
-        return None
-    return pid, ticks
-
-
 def _end(pid: int, ticks: int) -> None:
     """SIGKILL exactly this process."""
     with contextlib.suppress(OSError):
@@ -93,11 +84,7 @@ def start_sidecar(files: run_dir.RankFiles) -> subprocess.Popen[bytes]:
     environ = for_sidecar(os.environ)
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [home, environ.get("PYTHONPATH")]))
     environ.pop("LD_PRELOAD", None)  # a profiler or allocator meant for training
-    low = os.pidfd_open(os.getpid())
-    try:  # not 0 to 2, free if the program was started without: they become the sidecar's streams
-        pidfd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)
-    finally:
-        os.close(low)
+    pidfd = last_words.move_high(os.pidfd_open(os.getpid()))
     try:
         with files.log.open("ab") as log:  # for errors before it can log by itself
             return subprocess.Popen(
@@ -185,7 +172,7 @@ class SidecarProcess:
         long: a pod that ends takes both along. Elsewhere the sidecar outlives the rank.
         """
         podded = 1 in (os.getpid(), os.getppid()) or "KUBERNETES_SERVICE_HOST" in os.environ
-        sidecar = _sidecar_in(self._files.read_endpoint() or {}) if podded else None
+        sidecar = run_dir.sidecar_in(self._files.read_endpoint()) if podded else None
         if sidecar is None:
             return
         mark, until_s = self._files.endpoint_mark(), monotonic() + within_s
@@ -202,7 +189,7 @@ class SidecarProcess:
 
     def _admit(self) -> None:
         """Let the sidecar (and its py-spy) trace this process, where Yama would forbid it."""
-        sidecar = _sidecar_in(self._files.read_endpoint() or {})
+        sidecar = run_dir.sidecar_in(self._files.read_endpoint())
         if sidecar not in (None, self._former) and self._launcher is None:
             self._sidecar = sidecar
             ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(sidecar[0]), 0, 0, 0)
@@ -336,7 +323,7 @@ def _new_page(
 
 def _published(files: run_dir.RankFiles, key: str) -> str | None:
     """A text that the sidecar published."""
-    text = (files.read_endpoint() or {}).get(key)
+    text = files.read_endpoint().get(key)
     return text if isinstance(text, str) else None
 
 

@@ -178,7 +178,7 @@ def leave_to(kind: type, folder: str) -> None:
     _recorded_elsewhere = (*_recorded_elsewhere, kind)
     _torch_folders = (*_torch_folders, folder + os.sep)
     if _recorder is not None:
-        _recorder.forget_sites()
+        _recorder.sites.clear()
 
 
 def _stop() -> None:
@@ -357,7 +357,7 @@ class Recorder:
         self.page: PageWriter = reporter.page
         self._facts = reporter.loop.facts
         self._rows: dict[int, tuple[Callable[[], Any], GroupRow | None]] = {}
-        self._sites: dict[tuple[int, int], tuple[CodeType, int]] = {}
+        self.sites: dict[tuple[int, int], tuple[CodeType, int]] = {}
         """By id of the code (kept alive) and offset in it: hashing code reads all of it."""
         self._shapes: dict[_Shapes, tuple[bytes, int]] = {}
         self._texts: dict[Any, int] = {}
@@ -543,16 +543,16 @@ class Recorder:
 
         A pool's thread may have none: then torch's own frame that says most.
         """
-        sites, innermost = self._sites, frame
+        sites, innermost = self.sites, frame
         while frame is not None:
             code = frame.f_code
             cached = sites.get((id(code), frame.f_lasti))
             if cached is None or cached[0] is not code:
                 path = code.co_filename
                 number = _PLUMBING if _is_plumbing(path) else self._number(path, frame.f_lineno)
-                if len(self._sites) >= _MAX_CACHED:
-                    self._sites.clear()
-                cached = self._sites[id(code), frame.f_lasti] = code, number
+                if len(self.sites) >= _MAX_CACHED:
+                    self.sites.clear()
+                cached = self.sites[id(code), frame.f_lasti] = code, number
             if cached[1] != _PLUMBING:
                 return cached[1]
             frame = frame.f_back
@@ -571,19 +571,13 @@ class Recorder:
                 nearest = frame
             frame = frame.f_back
         said = outermost or nearest
-        return (
-            layout.NO_STRING
-            if said is None
-            else self._number(said.f_code.co_filename, said.f_lineno)
-        )
+        if said is None:
+            return layout.NO_STRING
+        return self._number(said.f_code.co_filename, said.f_lineno)
 
     def _number(self, path: str, line: int) -> int:
         """With the file's folder: enough to find it by eye."""
         return self.page.intern(f"{os.sep.join(path.split(os.sep)[-2:])}:{line}")
-
-    def forget_sites(self) -> None:
-        """The plumbing folders changed."""
-        self._sites.clear()
 
 
 _PLUMBING = -1

@@ -94,7 +94,7 @@ def install(reporter: Reporter) -> None:
     global _observer  # noqa: PLW0603  the wrappers outlive any one attach
     _observer = Observer(reporter)
     torchft_groups.forget_groups()
-    exchange.groups_now = gentle_end.groups_now = torchft_groups.living_groups
+    gentle_end.groups_now = torchft_groups.living_groups
     wrap(torch.amp.GradScaler, "scale", _scaled)
     for name, patch in ((_GROUPS, _patch_groups), (_MANAGER, _patch_manager)):
         if name not in _patched:

@@ -30,12 +30,12 @@ from lightkeeper.worker_server.sidecar.recorders import MAIN, ControlPlane, Reco
 from lightkeeper.worker_server.sidecar.stacks import (
     HangWatch,
     Mark,
+    Progress,
     Stacks,
     StackSample,
     StandstillWitness,
     Taken,
     first_in_note,
-    mark_of,
 )
 
 _RECORD_EVERY_S = 30.0
@@ -52,9 +52,6 @@ _BEAT_S = 1.0
 _OOM_LOOKS, _OOM_LOOK_S = 8, 0.5
 """How often, and in how many seconds, the kernel's log is asked why a rank was killed."""
 _WITHOUT = "What there is: /v1/state has the phase and its age, /v1/flight_recorder the call sites."
-
-
-_Stand = tuple[wire.StepState | None, tuple[wire.GroupHead, ...], tuple[wire.TransferHead, ...]]
 
 
 class BlackBox:
@@ -121,7 +118,7 @@ class BlackBox:
         now_ns = time.monotonic_ns()
         report = self.page.report(process, now_ns)
         heads = report.heads + self._recorded(process, now_ns)
-        mark = mark_of(report.step, heads, report.transfers)
+        mark = Progress(report.step, heads, report.transfers).mark
         return structs.replace(
             report,
             heads=heads,
@@ -213,7 +210,7 @@ class BlackBox:
 
     def _opened(self) -> dict[str, Any]:
         """What the rank's sockets are for, by inode, or by the port of a server."""
-        uses = run_dir.read_json(self._files.sockets) or {}
+        uses = run_dir.read_json(self._files.sockets)
         servers = {"store": os.environ.get("MASTER_PORT"), "lighthouse": self.page.lighthouse}
         for use, address in servers.items():
             if address:
@@ -267,7 +264,7 @@ class BlackBox:
             run_dir.write_json(self._files.order, order)
             until_s = time.monotonic() + wait_s
             while time.monotonic() < until_s:
-                answer = run_dir.read_json(self._files.answer) or {}
+                answer = run_dir.read_json(self._files.answer)
                 if answer.get("id") == order["id"]:
                     return answer
                 if self._process.wait_death(0.05):
@@ -312,24 +309,19 @@ class BlackBox:
     def _look_at_hang(self) -> None:
         """Take the stacks of a rank without progress, without stopping it."""
         process = self.process()
-        step, heads, transfers = self._stand(process)
-        due = self._hangs.due(process, step, heads, time.monotonic(), transfers)
-        mark = mark_of(step, heads, transfers)
-        self._share_what_changed(heads, mark)
+        progress = self._progress(process)
+        due = self._hangs.due(process, progress, time.monotonic())
+        step, mark = progress.step, progress.mark
+        self._share_what_changed(progress.heads, mark)
         if not due or self.page.closed:
             return
         sample = self._sample(process)
-        if (
-            sample is None
-            or sample.taken_s < self._hangs.since_s
-            or mark != mark_of(*self._stand(process))
-        ):
+        if sample is None or sample.taken_s < self._hangs.since_s:
             return
-        waits = any(head.inside for head in heads) or any(row.held for row in transfers)
-        waits = waits or (step is not None and step.waits_in is not None)
-        hidden = self._remains.hidden(None if step is None else step.last_commit_age_s)
-        self._standstill.add(sample._replace(error=hidden), mark, waits=waits)
-        self._share()
+        if mark == self._progress(process).mark:
+            hidden = self._remains.hidden(None if step is None else step.last_commit_age_s)
+            self._standstill.add(sample._replace(error=hidden), mark, waits=progress.waits)
+            self._share()
 
     def _share_what_changed(self, heads: Sequence[wire.GroupHead], mark: Mark) -> None:
         unseen = bool(self.network.odd(0.0)) or any(h.read_age_s is not None for h in heads)
@@ -337,10 +329,10 @@ class BlackBox:
             self._share()
         self._unseen = unseen
 
-    def _stand(self, process: wire.Process) -> _Stand:
+    def _progress(self, process: wire.Process) -> Progress:
         now_ns = time.monotonic_ns()
         heads = self.page.heads(now_ns) + self._recorded(process, now_ns)
-        return self.page.step_state(now_ns), heads, self.page.transfers(now_ns)
+        return Progress(self.page.step_state(now_ns), heads, self.page.transfers(now_ns))
 
     def _recorded(self, process: wire.Process, now_ns: int) -> tuple[wire.GroupHead, ...]:
         """Heads of torch's recorders."""

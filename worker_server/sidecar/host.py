@@ -62,11 +62,10 @@ def with_shared(path: Path, report: wire.StateReport, now_s: float) -> wire.Stat
     """The report, with what the file adds."""
     content = run_dir.read_json(path)
     try:
-        kept = wire.parse_state(content["report"]) if content else None
-        written_s = float(content["written_s"]) if content else 0.0
-    except (wire.WireError, ValueError, KeyError, TypeError):
+        kept, written_s = wire.parse_state(content["report"]), float(content["written_s"])
+    except (ValueError, KeyError, TypeError):
         return report
-    if kept is None or kept.identity.incarnation != report.identity.incarnation:
+    if kept.identity.incarnation != report.identity.incarnation:
         return report
     late_s = max(0.0, now_s - written_s)
     witness = kept.witness
@@ -112,7 +111,7 @@ class _Neighbour:
 
     def identity(self) -> wire.Identity:
         """Its identity now, as its own WorkerServer reports it."""
-        names = self._files.read_endpoint() or {}
+        names = self._files.read_endpoint()
         self._page.refused, self._page.known_as = names.get("refused"), names.get("known_as")
         return self._page.identity
 
@@ -127,7 +126,7 @@ class _Neighbour:
         process = wire.Process(alive=False, state=None)
         if self._process is not None:
             process = self._process.look(None if self._page.leaving else beat_age_s)
-        elif run_dir.is_elsewhere(self._files.read_endpoint() or {}):
+        elif run_dir.is_elsewhere(self._files.read_endpoint()):
             if beat_age_s > _BEATS_S:
                 raise LookupError(
                     "it runs in another PID namespace (container), and its interpreter has not "
@@ -139,12 +138,10 @@ class _Neighbour:
 
     def url(self) -> str | None:
         """URL of its own WorkerServer, while that lives."""
-        endpoint = self._files.read_endpoint() or {}
-        pid, ticks = endpoint.get("sidecar_pid"), endpoint.get("sidecar_ticks")
-        lives = run_dir.is_elsewhere(endpoint) or (
-            isinstance(pid, int) and ticks and run_dir.start_ticks(pid) == ticks
-        )
-        url = endpoint.get("url")
+        endpoint = self._files.read_endpoint()
+        sidecar, url = run_dir.sidecar_in(endpoint), endpoint.get("url")
+        seen = sidecar is not None and run_dir.start_ticks(sidecar[0]) == sidecar[1]
+        lives = seen or run_dir.is_elsewhere(endpoint)
         return url if lives and isinstance(url, str) else None
 
     def close(self) -> None:
@@ -216,8 +213,8 @@ class HostView:
 
 
 def _order(entry: wire.HostEntry) -> tuple[str, int, str]:
-    group, rank = wire.split_rank_name(entry.rank)
-    return group, rank, entry.report.identity.incarnation if entry.report else ""
+    incarnation = entry.report.identity.incarnation if entry.report else ""
+    return *wire.split_rank_name(entry.rank), incarnation
 
 
 def _rank_of(path: Path) -> wire.RankName:

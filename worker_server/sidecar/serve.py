@@ -519,16 +519,13 @@ def _serve(
     run_dir.sweep(folder)
 
     def part() -> None:
+        parting.clear()
         if not box.page.closed:
             at_once(lease.part for lease in leases)
         with contextlib.suppress(OSError):
             os.utime(files.endpoint)  # which the rank waits for
 
-    def part_if_asked() -> None:
-        parting.clear()
-        part()
-
-    _in_background("parting", _repeat, part_if_asked, parting.wait)
+    _in_background("parting", _repeat, part, parting.wait)
     _watch(process, box, settings.linger_s, lambda: at_once(lease.stop for lease in leases), part)
 
 

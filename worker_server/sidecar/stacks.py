@@ -400,34 +400,51 @@ Mark = tuple[object, ...]
 """Stays equal while a rank makes no progress."""
 
 
-def mark_of(
-    step: wire.StepState | None,
-    heads: Sequence[wire.GroupHead],
-    transfers: Sequence[wire.TransferHead] = (),
-) -> Mark:
-    """Changes with any visible progress of the rank's own threads."""
-    ring = (head for head in heads if head.read_age_s is None)
-    moves = (
-        *((head.enqueued, head.completed, head.inside) for head in ring),
-        *((row.peer, row.tag, row.posted, row.unfinished, row.held) for row in transfers),
-    )
-    if step is None:
-        return (moves,)
-    counts = tuple(step.counters.values())
-    return (moves, step.progress, step.attempt, step.commits, step.waits_in, counts)
+class Progress(NamedTuple):
+    """How far a rank has come."""
 
+    step: wire.StepState | None
+    heads: Sequence[wire.GroupHead] = ()
+    transfers: Sequence[wire.TransferHead] = ()
 
-def _moved_age_s(
-    step: wire.StepState | None,
-    heads: Sequence[wire.GroupHead],
-    transfers: Sequence[wire.TransferHead],
-) -> float:
-    """Since the last move that has an age."""
-    ages = [head.age_s for head in heads if head.read_age_s is None]
-    ages += [transfer.age_s for transfer in transfers]
-    if step is not None:
-        ages += [step.phase_age_s, *([] if step.waits_s is None else [step.waits_s])]
-    return min(ages, default=0.0)
+    @property
+    def mark(self) -> Mark:
+        """Changes with any visible progress of the rank's own threads."""
+        moves = (
+            *((head.enqueued, head.completed, head.inside) for head in self._ring()),
+            *((row.peer, row.tag, row.posted, row.unfinished, row.held) for row in self.transfers),
+        )
+        if (step := self.step) is None:
+            return (moves,)
+        counts = tuple(step.counters.values())
+        return (moves, step.progress, step.attempt, step.commits, step.waits_in, counts)
+
+    @property
+    def moved_age_s(self) -> float:
+        """Since the last move that has an age."""
+        ages = [row.age_s for row in (*self._ring(), *self.transfers)]
+        if self.step is not None:
+            waits_s = self.step.waits_s
+            ages += [self.step.phase_age_s, *([] if waits_s is None else [waits_s])]
+        return min(ages, default=0.0)
+
+    @property
+    def patience_s(self) -> float:
+        """After so long without a move it hangs."""
+        if any(row.unfinished for row in (*self.heads, *self.transfers)):
+            return _STALL_S
+        if self.step is None:
+            return _STALL_S if self.heads or self.transfers else _START_STALL_S
+        return _LONG_STALL_S if self.step.phase in wire.LONG_PHASES else _STALL_S
+
+    @property
+    def waits(self) -> bool:
+        """True if it is known to wait for other ranks."""
+        calls = any(head.inside for head in self.heads) or any(row.held for row in self.transfers)
+        return calls or (self.step is not None and self.step.waits_in is not None)
+
+    def _ring(self) -> Iterator[wire.GroupHead]:
+        return (head for head in self.heads if head.read_age_s is None)
 
 
 class HangWatch:
@@ -447,24 +464,17 @@ class HangWatch:
         """True if the first look was one that a hang alone would not have made yet."""
         self._passing_until_s = 0.0
 
-    def due(
-        self,
-        process: wire.Process,
-        step: wire.StepState | None,
-        heads: Sequence[wire.GroupHead],
-        now_s: float,
-        transfers: Sequence[wire.TransferHead] = (),
-    ) -> bool:
+    def due(self, process: wire.Process, progress: Progress, now_s: float) -> bool:
         """True if the rank makes no progress and it is time to look; True counts as a look."""
-        mark = mark_of(step, heads, transfers)
+        mark = progress.mark
         if mark != self._mark:
             if self._early:
                 self._passing_until_s = now_s + _PASSING_S
             called_s = now_s if self._called_s is None else self._called_s
-            self.since_s = max(called_s, now_s - _moved_age_s(step, heads, transfers))
+            self.since_s = max(called_s, now_s - progress.moved_age_s)
             self._mark, self._first_s, self._looks, self._early = mark, None, 0, False
         self._called_s = now_s
-        still_s, patience_s = now_s - self.since_s, _patience_s(step, heads, transfers)
+        still_s, patience_s = now_s - self.since_s, progress.patience_s
         self.hanging = _held(process) or still_s >= patience_s
         soon_s = _SOON_S if now_s >= self._passing_until_s else _STALL_S
         early = not self.hanging and soon_s <= still_s and patience_s == _STALL_S
@@ -487,18 +497,6 @@ class HangWatch:
 def _held(process: wire.Process) -> bool:
     age_s = process.interpreter_age_s
     return process.stopped or (age_s is not None and age_s > DEAF_S)
-
-
-def _patience_s(
-    step: wire.StepState | None,
-    heads: Sequence[wire.GroupHead],
-    transfers: Sequence[wire.TransferHead],
-) -> float:
-    if any(head.unfinished for head in heads) or any(row.unfinished for row in transfers):
-        return _STALL_S
-    if step is None:
-        return _STALL_S if heads or transfers else _START_STALL_S
-    return _LONG_STALL_S if step.phase in wire.LONG_PHASES else _STALL_S
 
 
 # What a stack is known to do: by the calls inside the user's, else by its system call.

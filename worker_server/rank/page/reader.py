@@ -414,23 +414,10 @@ class PageReader:
         """Where the rank stands in every process group."""
         heads = []
         for index in range(self._group_count()):
-            name, _ = self._group(index)
             row = self._row(layout.group_head(index), _GROUP)
-            size, enqueued, completed, op, entered, left, inside, _ = row
-            completed = max(0, completed)
-            enqueued = max(enqueued, completed)
-            since = entered if enqueued > completed else max(entered, left)
-            heads.append(
-                wire.GroupHead(
-                    name=name,
-                    size=max(0, size),
-                    enqueued=enqueued,
-                    unfinished=enqueued - completed,
-                    op=self._string(op),
-                    age_s=max(0, now_ns - since) * NS if since else 0.0,
-                    held=min(max(0, inside), enqueued),
-                )
-            )
+            enqueued, unfinished, age_s, held = _calls_in(row, now_ns)
+            name, size, op = self._group(index)[0], max(0, row[0]), self._string(row[3])
+            heads.append(wire.GroupHead(name, size, enqueued, unfinished, op, age_s, held))
         return tuple(heads)
 
     def transfers(self, now_ns: int) -> tuple[wire.TransferHead, ...]:
@@ -438,23 +425,10 @@ class PageReader:
         heads = []
         for index in range(self._transfer_count()):
             row = self._row(layout.transfer_head(index), _TRANSFER)
-            group, posted, completed, _, entered, left, inside, _, peer, tag, sends = row
-            if not 0 < group <= self._group_count() or posted <= 0:
-                continue
-            unfinished = posted - min(max(0, completed), posted)
-            since = entered if unfinished else max(entered, left)
-            heads.append(
-                wire.TransferHead(
-                    group=self._group(group - 1)[0],
-                    peer=peer,
-                    tag=tag,
-                    sends=int(sends == 1),
-                    posted=posted,
-                    unfinished=unfinished,
-                    age_s=max(0, now_ns - since) * NS if since else 0.0,
-                    held=min(max(0, inside), posted),
-                )
-            )
+            group, posted, *_, peer, tag, sends = row
+            if 0 < group <= self._group_count() and posted > 0:
+                who = self._group(group - 1)[0], peer, tag, int(sends == 1)
+                heads.append(wire.TransferHead(*who, *_calls_in(row, now_ns)))
         return tuple(heads)
 
     def _row(self, word: int, shape: struct.Struct) -> tuple[int, ...]:
@@ -592,7 +566,7 @@ def _step_row(
     return wire.StepRow(
         attempt=attempt,
         step=step,
-        committed=bool(committed),
+        committed=int(committed != 0),
         end_age_s=max(0, now_ns - end_ns) * NS,
         duration_s=max(0, end_ns - begin_ns) * NS,
         seconds={
@@ -601,6 +575,18 @@ def _step_row(
             if slot[n] > before[n]
         },
     )
+
+
+def _calls_in(row: tuple[int, ...], now_ns: int) -> tuple[int, int, float, int]:
+    """Of the head of a group or of transfers: the last call's number, how many are unfinished, the
+    seconds since it was entered or left, and which call holds the thread.
+    """
+    _, last, completed, _, entered, left, inside = row[:7]
+    completed = max(0, completed)
+    last = max(last, completed)
+    since = entered if last > completed else max(entered, left)
+    age_s = max(0, now_ns - since) * NS if since else 0.0
+    return last, last - completed, age_s, min(max(0, inside), last)
 
 
 def _or_none(value: int) -> int | None:

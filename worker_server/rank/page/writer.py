@@ -99,7 +99,6 @@ class PageWriter:
         self._attach_buffer(buffer)
         self.group_rank = 0
         """The number of the rank whose page it is."""
-        """Its group, as its launcher names it."""
         self._lock = threading.RLock()
         self._strings: dict[str, int] = {}
         self._error_count = 0
