@@ -21,9 +21,9 @@ from lightkeeper.worker_server.rank.page.writer import PageWriter
 from lightkeeper.worker_server.run_dir import RankFiles, start_ticks
 from lightkeeper.worker_server.sidecar.black_box import BlackBox
 from lightkeeper.worker_server.sidecar.last_words import (
+    EndFacts,
     Remains,
     StderrTail,
-    ending_sentence,
     port_taken,
 )
 from lightkeeper.worker_server.sidecar.machine import Machine
@@ -83,7 +83,7 @@ def dead(code=None, signum=None):
 )  # fmt: skip
 def test_one_true_sentence_says_how_it_ended(process, facts, sentence):
     usual = {"closed": False, "exception": None, "crash": None, "sent": (), "oom": ""}
-    assert ending_sentence(process, **{**usual, **facts}) == sentence
+    assert EndFacts(process, **{**usual, **facts}).sentence() == sentence
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,7 @@ def test_the_help_page_has_a_line_for_every_route(client):
     rules = {rule.rule for rule in client.application.url_map.iter_rules()} - {"/"}
     assert {listed.path for listed in ENDPOINTS} - {"/"} == rules
     for endpoint in ENDPOINTS[1:]:
-        assert endpoint.ask in text
+        assert endpoint.path + endpoint.example in text
         assert endpoint.what in text
     assert "curl 'http://localhost/v1/state?format=text'  " in text
     assert 'curl -X POST http://localhost/v1/evict -H "Authorization:' in text

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 from typing import cast
@@ -108,30 +109,24 @@ def start_sidecar(files: run_dir.RankFiles) -> subprocess.Popen[bytes]:
         os.close(pidfd)
 
 
+@dataclass(eq=False)
 class SidecarProcess:
     """Keeps one sidecar beside this process; the beat calls `look`."""
 
-    def __init__(
-        self,
-        files: run_dir.RankFiles,
-        start: Callable[[run_dir.RankFiles], subprocess.Popen[bytes]] = start_sidecar,
-        clock: Callable[[], float] = monotonic,
-        state: Callable[[int, int], str | None] = run_dir.process_state,
-        end: Callable[[int, int], None] = _end,
-    ) -> None:
-        self._files = files
-        self._state = state
-        self._end = end
-        self._start = start
-        self._clock = clock
-        self._launcher: subprocess.Popen[bytes] | None = self._start(files)
-        self._started_s = clock()
+    files: run_dir.RankFiles
+    start: Callable[[run_dir.RankFiles], subprocess.Popen[bytes]] = start_sidecar
+    clock: Callable[[], float] = monotonic
+    state: Callable[[int, int], str | None] = run_dir.process_state
+    end: Callable[[int, int], None] = _end
+
+    def __post_init__(self) -> None:
+        self._launcher: subprocess.Popen[bytes] | None = self.start(self.files)
+        self._started_s = self._looked_s = self.clock()
         self._sidecar: tuple[int, int] | None = None
         """Pid and start ticks of the admitted sidecar."""
         self._former: tuple[int, int] | None = None
         """The previous one's, whose file stays until the next one publishes."""
         self._restarts = 0
-        self._looked_s = clock()
         self._mark: int | None = None
         self._stopped_looks = self._mute_looks = 0
         self._due_s: float | None = None
@@ -150,36 +145,36 @@ class SidecarProcess:
             return
         if self._sidecar is None:
             self._admit()
-        elif (state := self._state(*self._sidecar)) is None:
+        elif (state := self.state(*self._sidecar)) is None:
             self._again()
-        elif self._clock() - self._looked_s >= _LOOK_S:
-            self._looked_s = self._clock()
+        elif self.clock() - self._looked_s >= _LOOK_S:
+            self._looked_s = self.clock()
             self._watch(state, *self._sidecar)
 
     def _watch(self, state: str, pid: int, ticks: int) -> None:
         """Kill one that no longer serves; it is restarted once it is gone."""
-        mark = self._files.endpoint_mark()
+        mark = self.files.endpoint_mark()
         mute = mark is not None and mark == self._mark
         self._mark = mark
         self._mute_looks = self._mute_looks + 1 if mute else 0
         self._stopped_looks = self._stopped_looks + 1 if state == "T" else 0
         if self._stopped_looks >= _STOPPED_LOOKS or self._mute_looks >= _MUTE_LOOKS:
             self._stopped_looks = self._mute_looks = 0
-            self._end(pid, ticks)
+            self.end(pid, ticks)
 
     def part(self, within_s: float = _PART_S) -> None:
         """Have the sidecar send how this process ends while it ends, and wait for that, but not
         long: a pod that ends takes both along. Elsewhere the sidecar outlives the rank.
         """
         podded = 1 in (os.getpid(), os.getppid()) or "KUBERNETES_SERVICE_HOST" in os.environ
-        sidecar = run_dir.sidecar_in(self._files.read_endpoint()) if podded else None
+        sidecar = run_dir.sidecar_in(self.files.read_endpoint()) if podded else None
         if sidecar is None:
             return
-        mark, until_s = self._files.endpoint_mark(), monotonic() + within_s
+        mark, until_s = self.files.endpoint_mark(), monotonic() + within_s
         with contextlib.suppress(OSError):
-            if self._state(*sidecar) is not None:
+            if self.state(*sidecar) is not None:
                 os.kill(sidecar[0], signal.SIGUSR1)
-        while self._files.endpoint_mark() == mark and monotonic() < until_s:
+        while self.files.endpoint_mark() == mark and monotonic() < until_s:
             sleep(0.005)
 
     def let_go(self) -> None:
@@ -189,18 +184,18 @@ class SidecarProcess:
 
     def _admit(self) -> None:
         """Let the sidecar (and its py-spy) trace this process, where Yama would forbid it."""
-        sidecar = run_dir.sidecar_in(self._files.read_endpoint())
+        sidecar = run_dir.sidecar_in(self.files.read_endpoint())
         if sidecar not in (None, self._former) and self._launcher is None:
             self._sidecar = sidecar
             ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(sidecar[0]), 0, 0, 0)
-        elif self._clock() - self._started_s > _START_LIMIT_S:
+        elif self.clock() - self._started_s > _START_LIMIT_S:
             last = ""
             with contextlib.suppress(OSError, IndexError):  # of a traceback, say
-                last = f" ({self._files.log.read_text('utf-8', 'replace').splitlines()[-1][:200]})"
+                last = f" ({self.files.log.read_text('utf-8', 'replace').splitlines()[-1][:200]})"
             self._give_up(f"did not come up{last}")
 
     def _again(self) -> None:
-        now = self._clock()
+        now = self.clock()
         if self._due_s is None and now - self._started_s >= _STEADY_S:
             self._restarts = 0
         if self._restarts >= len(_PAUSES_S):
@@ -212,11 +207,11 @@ class SidecarProcess:
             self._restarts += 1
             self._started_s = now
             with contextlib.suppress(OSError):  # no process available: the time limit reports it
-                self._launcher = self._start(self._files)
+                self._launcher = self.start(self.files)
 
     def _give_up(self, why: str) -> None:
         self._given_up = True
-        warn(f"lightkeeper's WorkerServer {why}: see {self._files.log}")
+        warn(f"lightkeeper's WorkerServer {why}: see {self.files.log}")
 
 
 # -- attaching ------------------------------------------------------------------------------------

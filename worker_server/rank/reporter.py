@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
 from typing import Any, Final, TypeVar
@@ -120,20 +121,18 @@ class Annotations:
             self._warn("tagging", f"cannot tag: {exc!r}")
 
 
+@dataclass(slots=True)
 class _Span:
     """A tag or a phase for a `with` block; the object is reused."""
 
-    __slots__ = ("_begin", "_end")
-
-    def __init__(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
-        self._begin = begin
-        self._end = end
+    begin: Callable[[], None]
+    end: Callable[[], None]
 
     def __enter__(self) -> None:
-        self._begin()
+        self.begin()
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        self.end()
 
 
 class SourceArbiter:

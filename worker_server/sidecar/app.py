@@ -69,13 +69,8 @@ class Endpoint:
     def method(self) -> str:
         return "POST" if self.body else "GET"
 
-    @property
-    def ask(self) -> str:
-        """The path with an example of its parameters."""
-        return self.path + self.example
-
     def curl(self, base: str) -> str:
-        url = base + self.ask
+        url = base + self.path + self.example
         words = ["curl", "-X POST" if self.body else "", f"'{url}'" if self.example else url]
         words += ['-H "Authorization: Bearer $LIGHTKEEPER_TOKEN"' if self.acts else ""]
         words += [f"-d '{self.body}'" if self.body else ""]

@@ -8,6 +8,7 @@ import re
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -82,11 +83,7 @@ class StderrTail:
         """The file's inode from the kernel (Linux 5.14), without asking its file system: one on an
         unreachable server would block us forever, and we ask once a second.
         """
-        info = self._proc / str(self._pid) / "fdinfo" / "2"
-        try:
-            lines = info.read_text(encoding="ascii", errors="replace").splitlines()
-        except OSError:
-            return ""
+        lines = (text_in(self._proc / str(self._pid) / "fdinfo" / "2") or "").splitlines()
         return " ".join(line for line in lines if line.startswith(("mnt_id:", "ino:")))
 
     def _release(self) -> None:
@@ -428,28 +425,22 @@ class Remains:
         if process.alive:
             self._stderr.look()
         stderr, stderr_error = self._stderr.read()
-        exception = self.exception()
+        facts = self._facts(process)
         whose = "" if process.alive else _whose_it_is(self.ending(process))
         return wire.LastWords(
             identity=self._page.identity,
             process=process,
-            ended=self._ended(process) + whose,
-            exception=exception[1] if exception else None,
-            crash=self.crash(),
+            ended=facts.sentence() + whose,
+            exception=facts.exception[1] if facts.exception else None,
+            crash=facts.crash,
             error_file=self._elastic(),
             stderr=stderr,
             stderr_error=stderr_error,
         )
 
-    def _ended(self, process: wire.Process) -> str:
-        return ending_sentence(
-            process,
-            closed=self._page.closed,
-            exception=self.exception(),
-            crash=self.crash(),
-            sent=self._process.sent,
-            oom=self._oom_said(process),
-        )
+    def _facts(self, process: wire.Process) -> EndFacts:
+        closed, sent, oom = self._page.closed, self._process.sent, self._oom_said(process)
+        return EndFacts(process, closed, self.exception(), self.crash(), sent, oom)
 
     def oom_kill(self, process: wire.Process) -> wire.Testimony | None:
         """The kill of the dead rank or of a child of it, at the time of its death."""
@@ -470,11 +461,11 @@ class Remains:
 
     def ending(self, process: wire.Process) -> wire.Ending:
         """How a dead rank ended, in short, at once; `learn` adds what files say."""
-        raised = self._raised or self._noted(process)
-        sentence = _one_line(self._ended(process))
+        facts = self._facts(process)
+        raised = self._raised or self._noted(facts)
+        sentence = _one_line(facts.sentence())
         if raised is None:
-            sent, oom = self._process.sent, self._oom_said(process)
-            why = _why(process, self.crash(), sent, oom) if process.exit_signal else ""
+            why = facts.why() if process.exit_signal else ""
             return wire.Ending(sentence, detail=why or None)
         kill = self.oom_kill(process)
         detail = raised.detail or self._port_taken or (None if kill is None else kill.text)
@@ -483,20 +474,19 @@ class Remains:
     def learn(self, process: wire.Process) -> None:
         """Find the exception that ended the rank; may wait for a file server."""
         self._raised = (
-            self._noted(process)
+            self._noted(self._facts(process))
             or self._from_elastic(process)
             or self._from_fatal(process)
             or self._from_stderr(process)
         )
         self._port_taken = None if self._raised is None else port_taken(self._raised.exception)
 
-    def _noted(self, process: wire.Process) -> Raised | None:
+    def _noted(self, facts: EndFacts) -> Raised | None:
         """What the rank wrote down itself."""
-        exception = self.exception()
-        summary = _raised(process, exception)
-        if summary is None or exception is None or process.exit_code == 0:
+        summary = facts.raised()
+        if summary is None or facts.exception is None or facts.process.exit_code == 0:
             return None
-        text = exception[1].text
+        text = facts.exception[1].text
         raised = self._last_raised(text) or Raised(_one_line(summary), None)
         if summary in text:
             return raised
@@ -584,53 +574,54 @@ def port_taken(exception: str) -> str | None:
     return None
 
 
-def ending_sentence(
-    process: wire.Process,
-    *,
-    closed: bool,
-    exception: tuple[str, wire.Trace] | None,
-    crash: wire.Trace | None,
-    sent: tuple[str, ...],
-    oom: str = "",
-) -> str:
-    """One sentence that says only what is known."""
-    over = ", after it had announced that its work was over" if closed else ""
-    if process.alive:
-        return f"It lives{', and has announced that its work is over' if closed else ''}."
-    if process.exit_signal is not None:
-        why = _why(process, crash, sent, oom)
-        return f"Killed by {process.exit_signal}{why and f'; {why}'}{over}."
-    raised = _raised(process, exception)
-    if process.exit_code is not None:
-        cause = f"Raised {raised} and exited" if process.exit_code and raised else "Exited"
-        return f"{cause} with code {process.exit_code}{over}."
-    if crash is not None:
-        return f"Ended by a fatal error ({_first_line(crash)}); exit status not known{over}."
-    if raised:
-        return f"Raised {raised}; exit status not known{over}."
-    return f"Ended; how is not known (its parent has collected the exit status){over}."
+@dataclass(frozen=True, slots=True)
+class EndFacts:
+    """What is known of an end, now or to come."""
 
+    process: wire.Process
+    closed: bool
+    """True if it had announced that its work was over."""
+    exception: tuple[str, wire.Trace] | None
+    crash: wire.Trace | None
+    sent: tuple[str, ...]
+    """Signals that its WorkerServer sent."""
+    oom: str = ""
 
-def _why(process: wire.Process, crash: wire.Trace | None, sent: tuple[str, ...], oom: str) -> str:
-    """What is known beside the signal; empty: nothing."""
-    if process.exit_signal in sent:
-        return "sent by its WorkerServer (eviction)"
-    if process.exit_signal == "SIGKILL" and oom:
-        return oom
-    if crash is not None:
-        return _first_line(crash)
-    return _SENT_AS.get(process.exit_signal or "", "")
+    def sentence(self) -> str:
+        """One sentence that says only what is known."""
+        process, raised = self.process, self.raised()
+        over = ", after it had announced that its work was over" if self.closed else ""
+        if process.alive:
+            return f"It lives{', and has announced that its work is over' if self.closed else ''}."
+        if process.exit_signal is not None:
+            why = self.why()
+            return f"Killed by {process.exit_signal}{why and f'; {why}'}{over}."
+        if process.exit_code is not None:
+            cause = f"Raised {raised} and exited" if process.exit_code and raised else "Exited"
+            return f"{cause} with code {process.exit_code}{over}."
+        if self.crash is not None:
+            fatal = _first_line(self.crash)
+            return f"Ended by a fatal error ({fatal}); exit status not known{over}."
+        if raised:
+            return f"Raised {raised}; exit status not known{over}."
+        return f"Ended; how is not known (its parent has collected the exit status){over}."
 
+    def why(self) -> str:
+        """What is known beside the signal; empty: nothing."""
+        signum = self.process.exit_signal or ""
+        if signum in self.sent:
+            return "sent by its WorkerServer (eviction)"
+        if signum == "SIGKILL" and self.oom:
+            return self.oom
+        return _SENT_AS.get(signum, "") if self.crash is None else _first_line(self.crash)
 
-def _raised(process: wire.Process, exception: tuple[str, wire.Trace] | None) -> str | None:
-    """The exception, if the main thread raised it right before the end."""
-    if exception is None:
-        return None
-    summary, trace = exception
-    if trace.source != _IN_MAIN:
-        return None
-    lived_on_s = (trace.age_s or 0.0) - (process.dead_age_s or 0.0)
-    return summary if lived_on_s < _ENDED_BY_S else None
+    def raised(self) -> str | None:
+        """The exception, if the main thread raised it right before the end."""
+        summary, trace = self.exception or (None, None)
+        if trace is None or trace.source != _IN_MAIN:
+            return None
+        lived_on_s = (trace.age_s or 0.0) - (self.process.dead_age_s or 0.0)
+        return summary if lived_on_s < _ENDED_BY_S else None
 
 
 def _whose_it_is(ending: wire.Ending) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from lightkeeper.worker_server import run_dir, wire
 from lightkeeper.worker_server.sidecar.blocked_on import syscall_of
-from lightkeeper.worker_server.sidecar.files import levels, numbers_in, sized
+from lightkeeper.worker_server.sidecar.files import levels, numbers_in, sized, text_in
 from lightkeeper.worker_server.wire import Count
 
 # How a process ended, without being its parent; and whether memory ran out.
@@ -64,12 +64,7 @@ def _zombie(pid: int, start_ticks: int) -> int | None:
     if len(fields) < 50 or fields[0] != "Z" or int(fields[19]) != start_ticks:
         return None
     status = int(fields[49])
-    if not status:
-        try:
-            Path(f"/proc/{pid}/io").read_text(encoding="ascii")
-        except OSError:
-            return None
-    return status
+    return None if not status and text_in(Path(f"/proc/{pid}/io")) is None else status
 
 
 def decode_status(status: int | None) -> tuple[int | None, str | None]:
@@ -180,24 +175,24 @@ def _bytes(pid: str) -> int | None:
         return None
 
 
+@dataclass(eq=False)
 class Activity:
     """Compares counts now with those of 5 s ago, or longer if nobody asks."""
 
-    def __init__(
-        self, pid: int, clock: Callable[[], float], count: Callable[[int], Counts] = counts
-    ) -> None:
-        self._pid = pid
-        self._clock = clock
-        self._count = count
+    pid: int
+    clock: Callable[[], float]
+    count: Callable[[int], Counts] = counts
+
+    def __post_init__(self) -> None:
         self._taken: deque[tuple[float, Counts]] = deque()
-        self.trains = str(pid)
+        self.trains = str(self.pid)
         """The thread that trains, whose waking counts."""
 
     def rates(self) -> dict[str, Any]:
         """`cores`, `starved`, `bytes_s`, `wakes_s` of `wire.Process`; empty: not known (yet)."""
-        now_s = self._clock()
+        now_s = self.clock()
         if not self._taken or now_s - self._taken[-1][0] >= _EVERY_S:
-            self._taken.append((now_s, self._count(self._pid)))
+            self._taken.append((now_s, self.count(self.pid)))
         while len(self._taken) > 1 and now_s - self._taken[1][0] >= _SPAN_S:
             self._taken.popleft()
         (before_s, before), (until_s, now) = self._taken[0], self._taken[-1]
@@ -222,7 +217,7 @@ def _rate(before: int | None, now: int | None, span_s: float) -> float | None:
     return None if before is None or now is None else round(max(0.0, (now - before) / span_s), 0)
 
 
-_SIDECAR = b"lightkeeper.worker_server.sidecar"
+_SIDECAR = "lightkeeper.worker_server.sidecar"
 """A word of its command line, see `rank.attach`."""
 
 
@@ -353,10 +348,7 @@ def _tracer(status: dict[str, str]) -> wire.Tracer | None:
     tracer = _status(pid) if pid else {}
     if not tracer:
         return None
-    try:
-        parent = Path(f"/proc/{tracer['PPid']}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        parent = []
+    parent = (text_in(Path(f"/proc/{tracer['PPid']}/cmdline")) or "").split("\0")
     return None if _SIDECAR in parent else wire.Tracer(pid, tracer["Name"])
 
 
@@ -382,11 +374,8 @@ def _open(pid: int, start_ticks: int) -> int:
 
 
 def _status(pid: int | str) -> dict[str, str]:
-    try:
-        text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return {}
-    pairs = (line.partition(":") for line in text.splitlines())
+    lines = (text_in(Path(f"/proc/{pid}/status")) or "").splitlines()
+    pairs = (line.partition(":") for line in lines)
     return {key: value.strip() for key, _, value in pairs}
 
 

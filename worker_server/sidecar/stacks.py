@@ -202,23 +202,18 @@ def find_py_spy() -> str | None:
     return shutil.which("py-spy")
 
 
+@dataclass(eq=False)
 class Stacks:
     """Takes stacks of one process, one at a time, because py-spy pauses it."""
 
-    def __init__(
-        self,
-        pid: int,
-        find: Callable[[], str | None] = find_py_spy,
-        clock: Callable[[], float] = time.monotonic,
-        limit_s: float = _TIMEOUT_S,
-        run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
-    ) -> None:
-        self._run_tool = run
-        self._limit_s = limit_s
+    pid: int
+    find: Callable[[], str | None] = find_py_spy
+    clock: Callable[[], float] = time.monotonic
+    limit_s: float = _TIMEOUT_S
+    run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run
+
+    def __post_init__(self) -> None:
         self._stuck: threading.Thread | None = None
-        self._pid = pid
-        self._find = find
-        self._clock = clock
         self._lock = threading.Lock()
         self._last: dict[bool, Taken | tuple[str, float]] = {}
 
@@ -233,16 +228,16 @@ class Stacks:
         with self._alone():
             last = self._last.get(native)
             match last:
-                case Taken() if self._clock() - last.taken_s < _FRESH_S:
+                case Taken() if self.clock() - last.taken_s < _FRESH_S:
                     return Taken(last.text, last.taken_s, again=True)
-                case (reason, failed_s) if self._clock() - failed_s < _FRESH_S:
+                case (reason, failed_s) if self.clock() - failed_s < _FRESH_S:
                     raise SilentError(reason)
             try:
                 text = self._run(pause=pause, native=native)
             except SilentError as exc:
-                self._last[native] = str(exc), self._clock()
+                self._last[native] = str(exc), self.clock()
                 raise
-            taken = self._last[native] = Taken(text, self._clock())
+            taken = self._last[native] = Taken(text, self.clock())
             return taken
 
     def look(self, trains: int = 0) -> ProcessLook:
@@ -254,7 +249,7 @@ class Stacks:
         with self._alone():
             answer = self._run("--json", pause=False, native=False)
         try:
-            return _look_of(json.loads(answer), trains, self._pid, self._clock())
+            return _look_of(json.loads(answer), trains, self.pid, self.clock())
         except (ValueError, LookupError, TypeError, StopIteration) as exc:
             raise SilentError("py-spy's JSON is not understood") from exc
 
@@ -268,10 +263,10 @@ class Stacks:
             self._lock.release()
 
     def _run(self, *more: str, pause: bool, native: bool) -> str:
-        tool = self._find()
+        tool = self.find()
         if tool is None:
             raise SilentError("py-spy is not installed (pip install 'lightkeeper[stacks]')")
-        command = [tool, "dump", "--pid", str(self._pid), *more]
+        command = [tool, "dump", "--pid", str(self.pid), *more]
         if not pause:
             command.append("--nonblocking")  # else it waits to stop what is already stopped
         if native:
@@ -295,8 +290,8 @@ class Stacks:
 
         def run() -> None:
             try:
-                ended.append(self._run_tool(
-                    command, capture_output=True, stdin=subprocess.DEVNULL, timeout=self._limit_s,
+                ended.append(self.run(
+                    command, capture_output=True, stdin=subprocess.DEVNULL, timeout=self.limit_s,
                     check=False, text=True, errors="replace",
                 ))  # fmt: skip
             except (OSError, subprocess.SubprocessError) as exc:
@@ -304,13 +299,13 @@ class Stacks:
 
         thread = threading.Thread(target=run, name="py-spy", daemon=True)
         thread.start()
-        thread.join(self._limit_s + _KILL_S)
+        thread.join(self.limit_s + _KILL_S)
         done = ended[0] if ended else None
         if isinstance(done, subprocess.CompletedProcess):
             return done
         if done is None or isinstance(done, subprocess.TimeoutExpired):
             self._stuck = thread
-            raise SilentError(f"py-spy took more than {self._limit_s:g} s")
+            raise SilentError(f"py-spy took more than {self.limit_s:g} s")
         raise SilentError(f"py-spy does not start: {done}")
 
 
