@@ -237,13 +237,13 @@ def stat_fields(pid: int, proc: Path = Path("/proc")) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
-def family(pid: int, most: int = 64) -> list[int]:
-    """A process, its children, theirs and so on; at most so many."""
+def family(pid: int) -> list[int]:
+    """A process, its children, theirs and so on; at most 64."""
     pids = [pid]
     for each in pids:  # which grows meanwhile: `sh -c` waits for its own children
         with contextlib.suppress(OSError, ValueError):
             words = Path(f"/proc/{each}/task/{each}/children").read_text("ascii").split()
-            pids += map(int, words[: most - len(pids)])
+            pids += map(int, words[: 64 - len(pids)])
     return pids
 
 

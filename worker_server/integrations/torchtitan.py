@@ -130,7 +130,6 @@ class SpanHandler(logging.Handler):
         self._on = True
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One record of torchtitan's structured logger."""
         if not self._on:
             return
         try:

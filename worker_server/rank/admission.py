@@ -30,9 +30,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlencode
 
 from msgspec import MsgspecError, Struct, structs
@@ -68,8 +68,7 @@ class Admission(Struct, frozen=True):
     """Unix time at which a refusal ends; None: a person releases it."""
 
 
-@dataclass(frozen=True, slots=True)
-class MonitorAway:
+class MonitorAway(NamedTuple):
     """No monitor gave a usable answer."""
 
     reason: str

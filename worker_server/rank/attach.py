@@ -439,7 +439,7 @@ class Beat(threading.Thread):
         stamp: Callable[[], None],
         sidecar: SidecarProcess,
         chores: Sequence[Callable[[], None]],
-        obey: Callable[[], None] = lambda: None,
+        obey: Callable[[], None],
     ) -> None:
         """`obey` carries out what the monitor orders; it is called more often than the chores."""
         super().__init__(name="lightkeeper-beat", daemon=True)

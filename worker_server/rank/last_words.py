@@ -129,18 +129,12 @@ def stacks_text() -> str:
     return "\n".join(lines) + "\n"
 
 
-def keeping(
-    write: Callable[[str], None],
-    progress: Callable[[], object],
-    *,
-    only_still: bool = _LISTS_UNFINISHED_THREADS,
-) -> Callable[[], None]:
+def keeping(write: Callable[[str], None], progress: Callable[[], object]) -> Callable[[], None]:
     """A chore of the beat that writes the stacks, less often where they cost much.
 
     Args:
         write: keeps the text.
         progress: something that changes whenever the rank gets on.
-        only_still: take them only where it has not changed for `_STILL_S`.
     """
     due_s, last, since_s = 0.0, progress(), monotonic()
 
@@ -149,7 +143,7 @@ def keeping(
         now_s, now = monotonic(), progress()
         if now != last:
             last, since_s = now, now_s
-        if now_s < due_s or (only_still and now_s - since_s < _STILL_S):
+        if now_s < due_s or (_LISTS_UNFINISHED_THREADS and now_s - since_s < _STILL_S):
             return
         began_s = thread_time()
         write(stacks_text())

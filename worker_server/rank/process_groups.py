@@ -155,7 +155,7 @@ def _members(name: str, values: dict[str, Any]) -> tuple[int, ...]:
     """The members asked for, in the default group's ranks."""
     ranks = values.get("ranks")
     if name == _SPLIT:
-        parent = values.get("parent_pg") or c10d._world.default_pg
+        parent: Any = values.get("parent_pg") or c10d._world.default_pg
         mine = (ranks for ranks in values["split_ranks"] if parent.rank() in ranks)
         ranks = [c10d.get_global_rank(parent, rank) for rank in next(mine, ())]
     if not isinstance(ranks, Collection) or len(ranks) > _RANKS_MOST:
@@ -165,7 +165,7 @@ def _members(name: str, values: dict[str, Any]) -> tuple[int, ...]:
 
 def _store_address(name: str, values: dict[str, Any]) -> str | None:
     """Where the members meet: all ranks of the job, as torch is told, or those of a group."""
-    world = c10d._world
+    world: Any = c10d._world
     store = values.get("store") if name == _INIT else world.pg_map[world.default_pg][1]
     if store is None:
         method = urlsplit(values.get("init_method") or "env://")

@@ -38,7 +38,7 @@ from lightkeeper.worker_server.rank.fingerprint import Fingerprinter
 from lightkeeper.worker_server.rank.loop import LOCAL, Loop
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.writer import PageWriter
-from lightkeeper.worker_server.rank.warn_once import WarnOnce
+from lightkeeper.worker_server.rank.warn_once import WarnOnce, warn
 
 T = TypeVar("T")
 
@@ -171,7 +171,7 @@ class SourceArbiter:
         """Ignore all sources from now on."""
         self.loop.on = False
         for source in self.sources.values():
-            source.lose()
+            source._steps_thread = source._phases_thread = _LOST
 
 
 class ReportSource:
@@ -334,10 +334,6 @@ class ReportSource:
 
     # -- who is heard -----------------------------------------------------------------------
 
-    def lose(self) -> None:
-        """Never be heard again."""
-        self._steps_thread = self._phases_thread = _LOST
-
     def _take_steps(self) -> bool:
         if self._steps_thread or self._arbiter.prepares(self):
             return False
@@ -360,7 +356,7 @@ class ReportSource:
         if former is not None:
             former._phases_thread = _LOST
             self._outer.clear()
-        return self._publish(rest=former is not None)
+        return self._publish(replaces=former is not None)
 
     def _may_speak(self, holder: ReportSource | None) -> bool:
         if not self._loop.on or (holder is not None and holder.rank >= self.rank):
@@ -370,10 +366,11 @@ class ReportSource:
         self._thread = get_ident()
         return True
 
-    def _publish(self, *, rest: bool = False) -> bool:
+    def _publish(self, *, replaces: bool = False) -> bool:
         try:
-            if rest:  # the phases of the replaced source are over
-                self._page.change_phase(self._loop.rest())
+            if replaces:  # the phases of the replaced source are over
+                rest = layout.PHASE_OTHER if self._loop.begun else layout.PHASE_INIT
+                self._page.change_phase(rest)
             self._arbiter.publish()
         except Exception as exc:  # noqa: BLE001
             self.disable(exc)
@@ -382,7 +379,8 @@ class ReportSource:
 
     def disable(self, why: BaseException) -> None:
         """Stop reporting, from all sources; warns once."""
-        self._loop.disable(why)
+        if self._loop.on:
+            warn(f"lightkeeper stopped reporting: {why!r}")
         self._arbiter.silence()
 
 

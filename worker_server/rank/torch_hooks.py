@@ -121,9 +121,12 @@ def _listen(tag: AbstractContextManager[Any]) -> None:
     try:
         from torch._dynamo.callback import callback_handler  # noqa: PLC0415  it is there
 
+        def end(*_: object) -> None:
+            tag.__exit__(None, None, None)
+
         # older torches call back without arguments
         callback_handler.register_start_callback(lambda *_: tag.__enter__())
-        callback_handler.register_end_callback(lambda *_: tag.__exit__(None, None, None))
+        callback_handler.register_end_callback(end)
     except Exception as exc:  # noqa: BLE001
         warn(f"lightkeeper does not see what torch.compile does: {exc!r}")
 

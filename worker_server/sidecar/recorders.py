@@ -66,13 +66,13 @@ class ControlPlane:
         self._lock = threading.Lock()
         self._unanswered: dict[str, _UnixConnection] = {}
 
-    def handlers(self, timeout_s: float = 1.0) -> frozenset[str]:
+    def handlers(self) -> frozenset[str]:
         """The handlers that this torch has.
 
         Raises:
             SilentError: no control plane, no answer in time, or not a list.
         """
-        names = self._ask_json(_LIST, timeout_s, "GET")
+        names = self._ask_json(_LIST, 1.0, "GET")
         if not isinstance(names, list):
             raise SilentError("/handler/: not a list")
         return frozenset(name for name in names if isinstance(name, str))

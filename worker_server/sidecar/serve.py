@@ -371,7 +371,7 @@ def reachable_host(settings: Settings) -> str:
         return socket.gethostname()
 
 
-def listening_socket(host: str, port: int, *, backlog: int = 2048) -> socket.socket:
+def listening_socket(host: str, port: int) -> socket.socket:
     """A socket that listens on the first address that `host` resolves to.
 
     Raises:
@@ -384,7 +384,7 @@ def listening_socket(host: str, port: int, *, backlog: int = 2048) -> socket.soc
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(backlog)
+        listener.listen(2048)
     except OSError:
         listener.close()
         raise

@@ -417,7 +417,7 @@ class Progress(NamedTuple):
     @property
     def moved_age_s(self) -> float:
         """Since the last move that has an age."""
-        ages = [row.age_s for row in (*self._ring(), *self.transfers)]
+        ages = [head.age_s for head in self._ring()] + [row.age_s for row in self.transfers]
         if self.step is not None:
             waits_s = self.step.waits_s
             ages += [self.step.phase_age_s, *([] if waits_s is None else [waits_s])]
@@ -426,7 +426,8 @@ class Progress(NamedTuple):
     @property
     def patience_s(self) -> float:
         """After so long without a move it hangs."""
-        if any(row.unfinished for row in (*self.heads, *self.transfers)):
+        rows: Iterable[Any] = (*self.heads, *self.transfers)
+        if any(row.unfinished for row in rows):
             return _STALL_S
         if self.step is None:
             return _STALL_S if self.heads or self.transfers else _START_STALL_S
