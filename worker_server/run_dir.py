@@ -50,11 +50,8 @@ class RankFiles:
     def __init__(self, page: Path) -> None:
         self.page = page
         self.socket = page.with_suffix(".sock")
-        """Unix socket of torch's control plane."""
         self.endpoint = page.with_suffix(".json")
-        """In which the sidecar publishes its address."""
         self.log = page.with_suffix(".log")
-        """The sidecar's log."""
         self.seen = page.with_suffix(".seen")
         """What only its sidecar knows of the rank, for its neighbours' `/v1/host`."""
         self.crash = page.with_suffix(".crash")
@@ -78,7 +75,6 @@ class RankFiles:
         return len(os.fsencode(self.socket)) <= _SOCKET_PATH_BYTES
 
     def write_endpoint(self, content: dict[str, Any]) -> None:
-        """Publish the endpoint file, atomically."""
         write_json(self.endpoint, content)
 
     def read_endpoint(self) -> dict[str, Any]:

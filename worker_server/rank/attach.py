@@ -317,7 +317,6 @@ def _new_page(
 
 
 def _published(files: run_dir.RankFiles, key: str) -> str | None:
-    """A text that the sidecar published."""
     text = files.read_endpoint().get(key)
     return text if isinstance(text, str) else None
 
@@ -450,7 +449,6 @@ class Beat(threading.Thread):
         self._over = threading.Event()
 
     def run(self) -> None:
-        """Until the interpreter ends."""
         due_s = stamp_s = monotonic()
         while not self._over.wait(min(_ORDERS_S, self._pause_s(due_s))):
             if not self._try(self._obey):
@@ -477,7 +475,6 @@ class Beat(threading.Thread):
                 self._chores.remove(chore)
 
     def stop(self) -> None:
-        """Do nothing from now on."""
         self._over.set()
 
     def _try(self, chore: Callable[[], None]) -> bool:

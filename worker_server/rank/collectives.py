@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import sys
 import sysconfig
@@ -75,10 +76,10 @@ class _Op:
         "reduce_op", "root", "same", "sends", "tag",
     )  # fmt: skip
 
-    def __init__(self, name: str, parameters: str, sent: str = "", received: str = "") -> None:
-        """`parameters`: the positional ones, up to the last that is read."""
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        sent, received = _TENSORS[name]
         self.name = name
-        self.order = tuple(parameters.split())
+        self.order = tuple(inspect.signature(function).parameters)
         self.group = self._place("group")
         self.async_op = self._place("async_op")
         self.always_async = name in _ALWAYS_ASYNC
@@ -96,34 +97,30 @@ class _Op:
         return self.order.index(parameter) if parameter in self.order else _NOWHERE
 
 
-_OPS = (
-    _Op("all_reduce", "tensor op group async_op", "tensor", "tensor"),
-    _Op("all_reduce_coalesced", "tensors op group async_op", "tensors", "tensors"),
-    _Op("broadcast", "tensor src group async_op group_src", "tensor", "tensor"),
-    _Op("reduce", "tensor dst op group async_op group_dst", "tensor", "tensor"),
-    _Op("all_gather", "tensor_list tensor group async_op", "tensor", "tensor_list"),
-    _Op("all_gather_into_tensor", "output_tensor input_tensor group async_op",
-        "input_tensor", "output_tensor"),
-    _Op("all_gather_single", "output_tensor input_tensor group async_op",
-        "input_tensor", "output_tensor"),
-    _Op("all_gather_coalesced", "output_tensor_lists input_tensor_list group async_op",
-        "input_tensor_list"),
-    _Op("reduce_scatter", "output input_list op group async_op", "input_list", "output"),
-    _Op("reduce_scatter_tensor", "output input op group async_op", "input", "output"),
-    _Op("reduce_scatter_single", "output input op group async_op", "input", "output"),
-    _Op("all_to_all", "output_tensor_list input_tensor_list group async_op",
-        "input_tensor_list", "output_tensor_list"),
-    _Op("all_to_all_single", "output input output_split_sizes input_split_sizes group async_op",
-        "input", "output"),
-    _Op("gather", "tensor gather_list dst group async_op group_dst", "tensor", "gather_list"),
-    _Op("scatter", "tensor scatter_list src group async_op group_src", "scatter_list", "tensor"),
-    _Op("barrier", "group async_op"),
-    _Op("monitored_barrier", "group"),
-    _Op("send", "tensor dst group tag group_dst", "tensor"),
-    _Op("recv", "tensor src group tag group_src", "", "tensor"),
-    _Op("isend", "tensor dst group tag group_dst", "tensor"),
-    _Op("irecv", "tensor src group tag group_src", "", "tensor"),
-)  # fmt: skip
+_TENSORS = {
+    "all_reduce": ("tensor", "tensor"),
+    "all_reduce_coalesced": ("tensors", "tensors"),
+    "broadcast": ("tensor", "tensor"),
+    "reduce": ("tensor", "tensor"),
+    "all_gather": ("tensor", "tensor_list"),
+    "all_gather_into_tensor": ("input_tensor", "output_tensor"),
+    "all_gather_single": ("input_tensor", "output_tensor"),
+    "all_gather_coalesced": ("input_tensor_list", ""),
+    "reduce_scatter": ("input_list", "output"),
+    "reduce_scatter_tensor": ("input", "output"),
+    "reduce_scatter_single": ("input", "output"),
+    "all_to_all": ("input_tensor_list", "output_tensor_list"),
+    "all_to_all_single": ("input", "output"),
+    "gather": ("tensor", "gather_list"),
+    "scatter": ("scatter_list", "tensor"),
+    "barrier": ("", ""),
+    "monitored_barrier": ("", ""),
+    "send": ("tensor", ""),
+    "recv": ("", "tensor"),
+    "isend": ("tensor", ""),
+    "irecv": ("", "tensor"),
+}
+"""Functions to record -> their parameters for what is sent, and for what is received."""
 
 _recorder: Recorder | None = None
 _originals: dict[str, Callable[..., Any]] = {}
@@ -135,15 +132,15 @@ def install(reporter: Reporter) -> None:
     _recorder = Recorder(reporter)
     if _originals:
         return
-    for op in _OPS:
-        original = getattr(c10d, op.name, None)
+    for name in _TENSORS:
+        original = getattr(c10d, name, None)
         if original is None:
             continue  # another torch
-        _originals[op.name] = original
-        wrapper = _wrap(op, original)
+        _originals[name] = original
+        wrapper = _wrap(_Op(name, original), original)
         for module in (c10d, dist):
-            if getattr(module, op.name, None) is original:
-                setattr(module, op.name, wrapper)
+            if getattr(module, name, None) is original:
+                setattr(module, name, wrapper)
     _let_p2pop_know()
     os.register_at_fork(after_in_child=_stop)
 

@@ -56,7 +56,6 @@ class Loop:
 
     @property
     def begun(self) -> bool:
-        """True if the first step has begun."""
         return self.facts.attempt > 0 or self._begun_locally
 
     @property

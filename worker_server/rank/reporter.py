@@ -221,7 +221,6 @@ class ReportSource:
         return phase
 
     def enter_phase(self, phase_id: int) -> None:
-        """Begin a phase inside the running one."""
         if self._phases_thread != get_ident() and not self._take_phases():
             return
         try:
@@ -233,7 +232,6 @@ class ReportSource:
             self.disable(exc)
 
     def leave_phase(self) -> None:
-        """Return to the outer phase."""
         if self._phases_thread != get_ident():
             return
         try:

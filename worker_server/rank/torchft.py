@@ -427,7 +427,6 @@ class Observer:
         torchft_groups.failed(manager._pg, e)
 
     def add(self, kind: int, owner: object, span: Span, nbytes: int = 0) -> None:
-        """Count a finished call."""
         begin_s, end_s = span
         self.page.add_time(kind, end_s - begin_s, nbytes)
         if kind == layout.TIME_LOAD:
@@ -615,7 +614,6 @@ class GradientWatch:
         self._given.clear()
 
     def stop(self, why: str | None = None) -> None:
-        """Stop checking."""
         if self._on:
             self._on = False
             self._given.clear()

@@ -31,7 +31,6 @@ class WarnOnce:
         self._warned: set[str] = set()
 
     def __call__(self, what: str, text: str) -> None:
-        """Warn, the first time only."""
         if what not in self._warned:
             self._warned.add(what)
             warn(f"lightkeeper {text}")

@@ -159,11 +159,9 @@ class Served:
 
     box: BlackBox
     evict: Callable[[queries.EvictionOrder], process.EvictionResult]
-    """Ends the rank."""
     registry: CollectorRegistry
     host: Callable[[], wire.HostReport]
     monitors: tuple[str, ...] = ()
-    """Addresses."""
 
 
 def make_app(served: Served, guard: RequestGuard) -> Flask:

@@ -79,8 +79,7 @@ class BlackBox:
         self._stacks = stacks
         self.machine = Machine(files.page.parent, page.identity.host, on=machine)
         self._remains = Remains(page, process, files.crash, os.environ, self.machine)
-        self._seen = files.seen
-        self._shares = self._seen.exists()  # a sidecar before this one did
+        self._shares = files.seen.exists()  # a sidecar before this one did
         self._clock = ClockPairs().read()
         self._last_stacks: Taken | None = None
         self._hangs = HangWatch()
@@ -103,7 +102,6 @@ class BlackBox:
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - born_s)
 
     def process(self) -> wire.Process:
-        """The rank's process as the operating system sees it."""
         age_s = None if self.page.leaving else self.page.beat_age_s(time.monotonic_ns())
         process = self._process.look(age_s)
         if process.dead_age_s is not None and age_s is not None and age_s + 1 < process.dead_age_s:
@@ -162,7 +160,7 @@ class BlackBox:
     def _share(self) -> None:
         """Share with the neighbours what the page does not hold."""
         with contextlib.suppress(OSError):  # no space: they know less
-            self._shares = share(self._seen, self.state(), time.monotonic())
+            self._shares = share(self._files.seen, self.state(), time.monotonic())
 
     def steps(self, since: int = 0) -> wire.StepLog:
         """The answer of `GET /v1/steps`: finished attempts after `since`."""

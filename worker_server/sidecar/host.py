@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -149,33 +149,31 @@ class _Neighbour:
             self._process.close()
 
 
+@dataclass(eq=False)
 class HostView:
     """Reads the pages of all ranks of one job in a run directory; safe from any thread."""
 
-    def __init__(
-        self,
-        folder: Path,
-        identity: wire.Identity,
-        own: Callable[[], wire.StateReport],
-        addresses: Callable[[], tuple[str, ...]] = tuple,
-        machine: Callable[[int], tuple[wire.Testimony, ...]] = lambda _: (),
-    ) -> None:
-        """`own`: our rank's state; `addresses`: the host's; `machine`: what is said of a pid."""
-        self._addresses, self._machine = addresses, machine
-        self._folder = folder
-        self._identity = identity
-        self._own = own
+    folder: Path
+    identity: wire.Identity
+    own: Callable[[], wire.StateReport]
+    """Our rank's state."""
+    addresses: Callable[[], tuple[str, ...]] = tuple
+    """The host's."""
+    machine: Callable[[int], tuple[wire.Testimony, ...]] = lambda _: ()
+    """What is said of a pid."""
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._neighbours: dict[Path, _Neighbour] = {}
 
     def report(self) -> wire.HostReport:
         """The answer of `GET /v1/host`, sorted by rank."""
         with self._lock:
-            paths = sorted(self._folder.glob("*.page"))
+            paths = sorted(self.folder.glob("*.page"))
             for removed in self._neighbours.keys() - set(paths):
                 self._forget(removed)
             entries = [entry for path in paths if (entry := self._entry(path)) is not None]
-        return wire.HostReport(self._identity.host, tuple(sorted(entries, key=_order)))
+        return wire.HostReport(self.identity.host, tuple(sorted(entries, key=_order)))
 
     def _entry(self, path: Path) -> wire.HostEntry | None:
         try:
@@ -195,14 +193,14 @@ class HostView:
         if neighbour is None:
             neighbour = self._neighbours[path] = _Neighbour(path)
         who = neighbour.identity()
-        if who.job != self._identity.job:
+        if who.job != self.identity.job:
             return None
-        own = who.incarnation == self._identity.incarnation
+        own = who.incarnation == self.identity.incarnation
         try:
-            report = self._own() if own else neighbour.report()
+            report = self.own() if own else neighbour.report()
             if not own:
-                said = self._machine(who.pid)
-                report = structs.replace(report, addresses=self._addresses(), machine=said)
+                said = self.machine(who.pid)
+                report = structs.replace(report, addresses=self.addresses(), machine=said)
             return wire.HostEntry(who.rank, neighbour.url(), report)
         except LookupError as exc:
             return wire.HostEntry(who.rank, neighbour.url(), error=str(exc))

@@ -8,7 +8,9 @@ import re
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -93,19 +95,13 @@ class StderrTail:
 
     def _find_sharers(self) -> set[int]:
         """Other processes that write to the same file now, as far as we may see."""
-        sharers = set()
-        for entry in self._proc.iterdir():
-            if not entry.name.isdecimal() or entry.name == str(self._pid):
-                continue
-            for name in ("1", "2"):
-                try:
-                    facts = (entry / "fd" / name).stat()
-                except OSError:  # gone, or not ours
-                    continue
+        sharers = set[int]()
+        for pid, fd in product(filter(str.isdecimal, os.listdir(self._proc)), "12"):
+            with suppress(OSError):  # gone, or not ours
+                facts = (self._proc / pid / "fd" / fd).stat()
                 if (facts.st_dev, facts.st_ino) == self._inode:
-                    sharers.add(int(entry.name))
-                    break
-        return sharers
+                    sharers.add(int(pid))
+        return sharers - {self._pid}
 
     def _launchers(self) -> set[int]:
         """Its parent, that one's parent, and so on."""

@@ -363,12 +363,10 @@ def reachable_host(settings: Settings) -> str:
     if settings.bind not in ("0.0.0.0", "::", ""):  # noqa: S104
         return f"[{settings.bind}]" if ":" in settings.bind else settings.bind
     target = urlsplit(settings.monitors[0]).hostname if settings.monitors else None
-    if target is None:
-        return socket.gethostname()
-    try:
-        return _route(target, socket.AF_INET)[0]
-    except OSError:
-        return socket.gethostname()
+    with contextlib.suppress(OSError):
+        if target is not None:
+            return _route(target, socket.AF_INET)[0]
+    return socket.gethostname()
 
 
 def listening_socket(host: str, port: int) -> socket.socket:

@@ -126,7 +126,6 @@ class PageReader:
         return self._map[offset : offset + size].split(b"\0", 1)[0].decode(errors="replace")
 
     def _names(self, table: layout.NameTable) -> list[str]:
-        """The names so far."""
         return [
             self._text(table.offset + n * layout.NAME_BYTES, layout.NAME_BYTES)
             for n in range(min(self._words[table.count_word], table.most))
@@ -197,7 +196,6 @@ class PageReader:
         return max(0, now_ns - max(self._words[layout.W_BEAT], since)) * NS
 
     def report(self, process: wire.Process, now_ns: int) -> wire.StateReport:
-        """All that the page says of the rank."""
         return wire.StateReport(
             identity=self.identity,
             process=process,
@@ -388,7 +386,6 @@ class PageReader:
         return tuple(name for n, name in enumerate(names) if bits >> n & 1)
 
     def counters(self) -> dict[str, float]:
-        """User-defined counters."""
         names = self._names(layout.COUNTER_NAMES)
         pairs = ((name, self._totals[n]) for n, name in enumerate(names))
         return {name: total for name, total in pairs if abs(total) <= wire.NUMBER_MAX}
@@ -411,7 +408,6 @@ class PageReader:
     # -- process groups -------------------------------------------------------------------
 
     def heads(self, now_ns: int) -> tuple[wire.GroupHead, ...]:
-        """Where the rank stands in every process group."""
         heads = []
         for index in range(self._group_count()):
             row = self._row(layout.group_head(index), _GROUP)
@@ -421,7 +417,6 @@ class PageReader:
         return tuple(heads)
 
     def transfers(self, now_ns: int) -> tuple[wire.TransferHead, ...]:
-        """Where the rank stands in its sends to each peer, and in its receives from it."""
         heads = []
         for index in range(self._transfer_count()):
             row = self._row(layout.transfer_head(index), _TRANSFER)
@@ -449,7 +444,6 @@ class PageReader:
         yield from map(layout.transfer_head, range(self._transfer_count()))
 
     def forming(self, now_ns: int) -> wire.Forming | None:
-        """The process group that the rank is creating now."""
         note = self.note(layout.NOTE_FORMING, now_ns)
         if note is None or not note[0]:
             return None

@@ -256,7 +256,6 @@ class PageWriter:
         words[slot + 2] = attempt
 
     def write_step(self, facts: StepFacts) -> None:
-        """Publish the step's numbers together."""
         self._step_writes = stamp = self._step_writes + 1
         slot = layout.STEP.word + (stamp & 1) * layout.STEP.stride
         self._words[slot] = stamp  # separately: pack_into writes zeros first
