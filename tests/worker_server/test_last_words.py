@@ -124,10 +124,10 @@ def test_a_zombie_that_may_not_be_looked_into_has_no_known_status(monkeypatch):
         assert wait_status(pidfd, child.pid, ticks) == 0
         read_text = Path.read_text
 
-        def forbidden(path, **kw):
+        def forbidden(path, *args, **kw):
             if path.name == "io":
                 raise PermissionError(path)
-            return read_text(path, **kw)
+            return read_text(path, *args, **kw)
 
         monkeypatch.setattr(Path, "read_text", forbidden)
         assert wait_status(pidfd, child.pid, ticks) is None

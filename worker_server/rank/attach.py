@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -292,11 +292,11 @@ def _attach(environ: Mapping[str, str]) -> Reporter:
         last_words.install(page, files.crash)
     except OSError as exc:
         warn(f"lightkeeper cannot keep last words: {exc!r}")
-    end = _start_beat(page, files, sidecar)
+    beat, end = _start_beat(page, files, sidecar)
     os.register_at_fork(after_in_child=lambda: _forget(reporter, end))
     if environ.get("LIGHTKEEPER_TORCH") != "0":
         try:
-            when_imported("torch", lambda: _hook_torch(reporter, files))
+            when_imported("torch", lambda: _hook_torch(reporter, files, beat))
         except Exception as exc:  # noqa: BLE001  steps are still worth reporting
             warn(f"lightkeeper sees no collectives: {exc!r}")
     return reporter
@@ -337,7 +337,7 @@ def _complaining(files: run_dir.RankFiles) -> Callable[[], None]:
     return look
 
 
-def _hook_torch(reporter: Reporter, files: run_dir.RankFiles) -> None:
+def _hook_torch(reporter: Reporter, files: run_dir.RankFiles, beat: Beat) -> None:
     """What has to wait for torch. Never raises: it may run inside an import."""
 
     def exchanges() -> None:
@@ -348,6 +348,7 @@ def _hook_torch(reporter: Reporter, files: run_dir.RankFiles) -> None:
         )
 
         collectives.install(reporter)
+        beat.chores.append(collectives.tell_backends)
         process_groups.install()
         torchft.install(reporter)
         if os.environ.get("LIGHTKEEPER_MEND_TORCHFT") == "1":
@@ -385,25 +386,26 @@ def _forget(reporter: Reporter, end: Callable[[], None]) -> None:
 
 def _start_beat(
     page: PageWriter, files: run_dir.RankFiles, sidecar: SidecarProcess
-) -> Callable[[], None]:
+) -> tuple[Beat, Callable[[], None]]:
+    """The beat, and what ends it with the process."""
     exchange.install(files)
     beat = Beat(
         page.beat,
         sidecar,
-        (
+        [
             last_words.keeping(
                 lambda text: page.write_note(layout.NOTE_STACKS, text), page.progress
             ),
             last_words.note_uncaught,
             _complaining(files),
             trackers.telling(page),
-            _tell_backends,
-        ),
+        ],
         exchange.obey,
     )
 
     def end() -> None:
-        torch_hooks.close_control_plane(files.socket)
+        with contextlib.suppress(OSError):
+            files.socket.unlink()  # from now on nobody finds torch's control plane
         page.end()
         beat.stop()
         last_words.note_uncaught()
@@ -419,15 +421,7 @@ def _start_beat(
         last_words.stand_in(end_by_sigterm)
     atexit.register(end)
     beat.start()
-    return end
-
-
-def _tell_backends() -> None:
-    """A chore of a module that is imported with torch; until then it does nothing."""
-    loaded = sys.modules.get("lightkeeper.worker_server.rank.collectives")
-    tell = getattr(loaded, "tell_backends", None)  # it may be half imported
-    if tell is not None:
-        tell()
+    return beat, end
 
 
 class Beat(threading.Thread):
@@ -437,14 +431,15 @@ class Beat(threading.Thread):
         self,
         stamp: Callable[[], None],
         sidecar: SidecarProcess,
-        chores: Sequence[Callable[[], None]],
+        chores: list[Callable[[], None]],
         obey: Callable[[], None],
     ) -> None:
         """`obey` carries out what the monitor orders; it is called more often than the chores."""
         super().__init__(name="lightkeeper-beat", daemon=True)
         self._stamp = stamp
         self._sidecar: SidecarProcess | None = sidecar
-        self._chores = list(chores)
+        self.chores = chores
+        """Done once a second each; one that fails is dropped."""
         self._obey = obey
         self._over = threading.Event()
 
@@ -462,17 +457,13 @@ class Beat(threading.Thread):
             now_s = monotonic()
             if now_s >= due_s:
                 due_s = now_s + _BEAT_S
-                self.do_chores()
+                for chore in tuple(self.chores):
+                    if not self._try(chore):
+                        self.chores.remove(chore)
 
     def _pause_s(self, due_s: float) -> float:
         settled = self._sidecar is None or self._sidecar.settled
         return min(max(0.0, due_s - monotonic()), _BEAT_S if settled else _START_S)
-
-    def do_chores(self) -> None:
-        """Run each once; one that fails is dropped."""
-        for chore in tuple(self._chores):
-            if not self._try(chore):
-                self._chores.remove(chore)
 
     def stop(self) -> None:
         self._over.set()

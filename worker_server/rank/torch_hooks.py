@@ -211,12 +211,6 @@ def start_control_plane(path: Path) -> bool:
     return _ping(path)
 
 
-def close_control_plane(path: Path) -> None:
-    """At the process's exit: nobody finds it anymore."""
-    with contextlib.suppress(OSError):
-        path.unlink()
-
-
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Silence the warning with which torch announces its server: stderr is the job's."""
