@@ -41,14 +41,7 @@ from msgspec.json import decode
 from lightkeeper.worker_server import home
 from lightkeeper.worker_server.command import OneLineParser, become
 from lightkeeper.worker_server.plain_text import FORMS, LEVELS, JsonFormatter, escaped
-from lightkeeper.worker_server.rank.identity import (
-    POD,
-    group_named_by,
-    launcher_of,
-    node_of,
-    program_of,
-    starts_ranks,
-)
+from lightkeeper.worker_server.rank import identity
 from lightkeeper.worker_server.rank.retries import quorum_retries
 from lightkeeper.worker_server.rank.settings import monitors_in, monitors_of
 from lightkeeper.worker_server.wire import PATH_ADMISSION
@@ -165,10 +158,10 @@ def ask_to_join(environ: Mapping[str, str], warn: Callable[[str], None]) -> None
         warn(f"LIGHTKEEPER_ADMISSION={wish!r} is none of off, warn, refuse: taken for off")
         return
     try:
-        host, monitors = node_of(environ), list(monitors_of(monitors_in(environ)))
+        host, monitors = identity.node_of(environ), list(monitors_of(monitors_in(environ)))
         if not monitors:
             return
-        group = group_named_by(environ)
+        group = identity.group_named_by(environ)
         answer = ask_monitors(monitors, host, group, _JOIN_WAIT_S, _unfit(environ))
     except Exception as exc:  # noqa: BLE001  training continues without us
         warn(f"lightkeeper did not ask for admission: {exc!r}")
@@ -243,7 +236,7 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add = parser.add_argument
     for flag, metavar, says in (
         ("--host", "NAME", ("this host, as the WorkerServer reports it (default: LIGHTKEEPER_HOST, "
-         f"SLURMD_NODENAME, K8S_NODE_NAME, the host's name; here: {node_of(environ)})")),
+         f"SLURMD_NODENAME, K8S_NODE_NAME, the host's name; here: {identity.node_of(environ)})")),
         ("--group", "NAME", "the replica group (default: REPLICA_GROUP)"),
         ("--job", "NAME", "name of the job (default: LIGHTKEEPER_JOB)"),
         ("--run", "NAME", "of this start, equal on all its hosts (LIGHTKEEPER_RUN)"),
@@ -310,7 +303,7 @@ def options(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Namesp
         top.error(f"--timeout is {args.timeout:g}, expected seconds")
     if not 0.05 <= args.poll <= 3600:
         top.error(f"--poll is {args.poll:g}, expected 0.05 to 3600 seconds")
-    args.host, args.group = node_of(environ), group_named_by(environ)
+    args.host, args.group = identity.node_of(environ), identity.group_named_by(environ)
     args.command = words[at + 1 :]
     args.changes = {
         "LIGHTKEEPER_ATTACH": environ.get("LIGHTKEEPER_ATTACH", "1"),
@@ -362,12 +355,12 @@ def wait_until_admitted(
 
 def _is_no_rank(command: Sequence[str]) -> bool:
     """True if a command is python with its own script, which no launcher makes a rank."""
-    program = program_of(command)
+    program = identity.program_of(command)
     return (
         Path(command[0]).name.startswith("python")
-        and launcher_of(os.environ) is None
+        and identity.launcher_of(os.environ) is None
         and program != "lightkeeper.worker_server"
-        and not starts_ranks(program)
+        and not identity.starts_ranks(program)
     )
 
 
@@ -386,7 +379,7 @@ def main(words: Sequence[str]) -> int:
     chosen = options(words, os.environ)
     say = partial(_say, chosen.log_format)
     if chosen.monitors:
-        if chosen.host.startswith(POD):
+        if chosen.host.startswith(identity.POD):
             say(f"the node of {chosen.host} is not known: set LIGHTKEEPER_HOST from spec.nodeName")
         unfit = _unfit({**os.environ, **chosen.changes})
         question = partial(

@@ -32,11 +32,6 @@ from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.writer import PageWriter
 from lightkeeper.worker_server.rank.reporter import Reporter
 from lightkeeper.worker_server.rank.settings import Settings, for_sidecar
-from lightkeeper.worker_server.rank.torch_hooks import (
-    count_steps,
-    declare_compilations,
-    when_imported,
-)
 from lightkeeper.worker_server.rank.warn_once import warn
 
 # -- The sidecar as the rank sees it: started by the attach, restarted when it is gone -----------
@@ -296,7 +291,7 @@ def _attach(environ: Mapping[str, str]) -> Reporter:
     os.register_at_fork(after_in_child=lambda: _forget(reporter, end))
     if environ.get("LIGHTKEEPER_TORCH") != "0":
         try:
-            when_imported("torch", lambda: _hook_torch(reporter, files, beat))
+            torch_hooks.when_imported("torch", lambda: _hook_torch(reporter, files, beat))
         except Exception as exc:  # noqa: BLE001  steps are still worth reporting
             warn(f"lightkeeper sees no collectives: {exc!r}")
     return reporter
@@ -359,11 +354,14 @@ def _hook_torch(reporter: Reporter, files: run_dir.RankFiles, beat: Beat) -> Non
             torch_hooks.start_control_plane(files.socket)
 
     def optimizers() -> None:
-        count_steps(reporter.from_source("optimizer"))
+        torch_hooks.count_steps(reporter.from_source("optimizer"))
 
     for install, without in (
         (optimizers, "does not count the optimizer's steps"),
-        (lambda: declare_compilations(reporter), "does not see what torch.compile does"),
+        (
+            lambda: torch_hooks.declare_compilations(reporter),
+            "does not see what torch.compile does",
+        ),
         (exchanges, "sees no collectives"),
     ):
         try:

@@ -22,14 +22,6 @@ from lightkeeper.worker_server.plain_text import escaped
 from lightkeeper.worker_server.rank.settings import Settings
 from lightkeeper.worker_server.sidecar import process, queries, text
 from lightkeeper.worker_server.sidecar.black_box import BlackBox
-from lightkeeper.worker_server.sidecar.queries import (
-    RefusalError,
-    WorkSlots,
-    answer_error,
-    harden,
-    in_json,
-    in_text,
-)
 from lightkeeper.worker_server.sidecar.stacks import folded
 
 JSON: Final = ("application/json",)
@@ -114,7 +106,7 @@ class RequestGuard:
         if not self._loopback:
             self._check_token(f"reading needs a token here: {_HOW}, {_OPEN}")
         elif not names_us(request.headers.get("Host", ""), self._names) and not self._has_token():
-            raise RefusalError(
+            raise queries.RefusalError(
                 403, "the Host header names another host than this one: ask by IP address, as "
                 "localhost, or with the bearer token",
             )  # fmt: skip
@@ -129,9 +121,11 @@ class RequestGuard:
 
     def _check_token(self, without: str) -> None:
         if self._token is None:
-            raise RefusalError(403, without)
+            raise queries.RefusalError(403, without)
         if not self._has_token():
-            raise RefusalError(401, "wrong or missing bearer token", {"WWW-Authenticate": "Bearer"})
+            raise queries.RefusalError(
+                401, "wrong or missing bearer token", {"WWW-Authenticate": "Bearer"}
+            )
 
     def _has_token(self) -> bool:
         scheme, _, credentials = request.headers.get("Authorization", "").partition(" ")
@@ -171,24 +165,24 @@ def make_app(served: Served, guard: RequestGuard) -> Flask:
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
     acting = {endpoint.name for endpoint in ENDPOINTS if endpoint.acts}
     app.before_request(lambda: guard.may_act() if request.endpoint in acting else guard.may_read())
-    app.after_request(harden)
-    app.register_error_handler(Exception, answer_error)
-    places = {work: WorkSlots(count, work) for work, count in _PLACES.items()}
+    app.after_request(queries.harden)
+    app.register_error_handler(Exception, queries.answer_error)
+    places = {work: queries.WorkSlots(count, work) for work, count in _PLACES.items()}
     for endpoint in ENDPOINTS:
         view = partial(_answer, served, endpoint, places.get(endpoint.slow))
         app.add_url_rule(endpoint.path, endpoint.name, view, methods=[endpoint.method])
     return app
 
 
-def _answer(served: Served, endpoint: Endpoint, places: WorkSlots | None) -> Response:
+def _answer(served: Served, endpoint: Endpoint, places: queries.WorkSlots | None) -> Response:
     query = None if endpoint.query is None else queries.parameters(endpoint.query)
     with nullcontext() if places is None else places.taken():
         answer = endpoint.answer(served, query)
         if isinstance(answer, Response):
             return answer
         if isinstance(query, queries.Look) and query.format == "text":
-            return in_text(text.answer_text(answer, query.rows))
-        return in_json(answer if isinstance(answer, dict) else wire.to_json(answer))
+            return queries.in_text(text.answer_text(answer, query.rows))
+        return queries.in_json(answer if isinstance(answer, dict) else wire.to_json(answer))
 
 
 def _evict(served: Served, _: queries.Nothing) -> Response:
@@ -196,7 +190,7 @@ def _evict(served: Served, _: queries.Nothing) -> Response:
     _log.warning("evict asked by %s: %a", request.remote_addr, order.reason)
     eviction = served.evict(order)
     _log.warning("evicted: %s", eviction)
-    return in_json({"schema": wire.SCHEMA, **asdict(eviction)})
+    return queries.in_json({"schema": wire.SCHEMA, **asdict(eviction)})
 
 
 def _release(served: Served, _: queries.Nothing) -> Response:
@@ -204,12 +198,12 @@ def _release(served: Served, _: queries.Nothing) -> Response:
     _log.warning("release asked by %s: %a", request.remote_addr, order.reason)
     ended, said = served.box.release(order.quorum_id, order.addresses, _RELEASE_WAIT_S)
     _log.warning("released: %a", said)
-    return in_json({"schema": wire.SCHEMA, **asdict(queries.ReleaseResult(ended, said))})
+    return queries.in_json({"schema": wire.SCHEMA, **asdict(queries.ReleaseResult(ended, said))})
 
 
 def _stacks(served: Served, query: queries.Threads) -> Response:
     taken = served.box.stacks(native=bool(query.native))
-    response = in_text(folded(taken.text))
+    response = queries.in_text(folded(taken.text))
     response.headers[wire.HEADER_AGE] = f"{taken.age_s:.2f}"
     return response
 
@@ -223,7 +217,7 @@ def _help(served: Served, _: None) -> Response:
     who, base = served.box.identity, request.host_url.rstrip("/")
     title = f"WorkerServer of rank {who.rank} (job {who.job}, host {who.host}, pid {who.pid})"
     pages = [f"{url}/ranks/{quote(who.rank)} is its page" for url in served.monitors]
-    return in_text("\n".join([escaped(title), _ABOUT, *pages, "", *_help_lines(base), ""]))
+    return queries.in_text("\n".join([escaped(title), _ABOUT, *pages, "", *_help_lines(base), ""]))
 
 
 def _help_lines(base: str) -> Iterator[str]:
@@ -273,7 +267,7 @@ ENDPOINTS: Final = (
              lambda served, _: served.box.machine.report(), wire.MachineReport, BOTH, queries.Look,
              example="?format=text"),
     Endpoint("healthz", wire.PATH_HEALTHZ, "this server answers",
-             lambda _, __: in_text("ok\n"), formats=TEXT, query=None),
+             lambda _, __: queries.in_text("ok\n"), formats=TEXT, query=None),
     Endpoint("openapi", wire.PATH_OPENAPI, "all of this for programs",
              lambda _, __: Response(_DOCUMENT.read_bytes(), content_type="application/json"),
              query=None),
