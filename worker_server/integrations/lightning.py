@@ -22,8 +22,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightkeeper.worker_server import attach, autoload
+from lightkeeper.worker_server.harmless import warn
 from lightkeeper.worker_server.integrations import Spans
-from lightkeeper.worker_server.rank.warn_once import warn
 
 if TYPE_CHECKING:
     from lightkeeper.worker_server.rank.reporter import ReportSource

@@ -22,8 +22,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from lightkeeper.worker_server.harmless import warn
 from lightkeeper.worker_server.integrations import Spans
-from lightkeeper.worker_server.rank.warn_once import warn
 
 if TYPE_CHECKING:
     from lightkeeper.worker_server.rank.reporter import ReportSource

@@ -24,6 +24,7 @@ from time import monotonic, sleep
 from typing import cast
 
 from lightkeeper.worker_server import run_dir, wire
+from lightkeeper.worker_server.harmless import warn
 from lightkeeper.worker_server.home import is_open, misspelt
 from lightkeeper.worker_server.rank import exchange, last_words, torch_hooks, trackers
 from lightkeeper.worker_server.rank.identity import POD, claim_from, identity_from
@@ -32,7 +33,6 @@ from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.writer import PageWriter
 from lightkeeper.worker_server.rank.reporter import Reporter
 from lightkeeper.worker_server.rank.settings import Settings, for_sidecar
-from lightkeeper.worker_server.rank.warn_once import warn
 
 # -- The sidecar as the rank sees it: started by the attach, restarted when it is gone -----------
 # One that is stopped (state T) or no longer answers its own checks is killed first, so that a rank

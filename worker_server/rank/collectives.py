@@ -40,6 +40,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from lightkeeper.worker_server.harmless import warn
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.writer import (
     CallRow,
@@ -48,7 +49,6 @@ from lightkeeper.worker_server.rank.page.writer import (
     serves_training,
 )
 from lightkeeper.worker_server.rank.reporter import Reporter
-from lightkeeper.worker_server.rank.warn_once import warn
 
 _UNNAMED = frozenset({"", "undefined"})
 _MAX_CACHED = 4096

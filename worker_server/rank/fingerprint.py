@@ -26,8 +26,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from lightkeeper.worker_server.harmless import warn
 from lightkeeper.worker_server.rank.page import layout
-from lightkeeper.worker_server.rank.warn_once import warn
 
 if TYPE_CHECKING:
     from torch import Tensor

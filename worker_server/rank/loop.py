@@ -17,11 +17,11 @@ from math import isfinite
 from time import monotonic_ns
 from typing import Any, Final
 
+from lightkeeper.worker_server.harmless import WarnOnce
 from lightkeeper.worker_server.rank import gentle_end
 from lightkeeper.worker_server.rank.figures import is_finite
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.writer import PageWriter, StepFacts
-from lightkeeper.worker_server.rank.warn_once import WarnOnce
 
 _SHARED: Final = layout.PLACES[-1]
 """The place of a loss that is not the rank's alone."""

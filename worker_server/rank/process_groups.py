@@ -31,10 +31,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from lightkeeper.worker_server.harmless import warn
 from lightkeeper.worker_server.rank import collectives, exchange
 from lightkeeper.worker_server.rank.collectives import Recorder
 from lightkeeper.worker_server.rank.page import layout
-from lightkeeper.worker_server.rank.warn_once import warn
 
 _INIT: Final = "init_process_group"
 _SPLIT: Final = "split_group"

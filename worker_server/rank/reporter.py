@@ -25,6 +25,7 @@ from threading import get_ident
 from typing import Any, Final, TypeVar
 
 from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.harmless import WarnOnce, warn
 from lightkeeper.worker_server.rank.figures import (
     LEAST,
     MOST,
@@ -38,7 +39,6 @@ from lightkeeper.worker_server.rank.fingerprint import Fingerprinter
 from lightkeeper.worker_server.rank.loop import LOCAL, Loop
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.writer import PageWriter
-from lightkeeper.worker_server.rank.warn_once import WarnOnce, warn
 
 T = TypeVar("T")
 

@@ -32,8 +32,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from lightkeeper.worker_server.harmless import warn
 from lightkeeper.worker_server.rank.reporter import Reporter, ReportSource
-from lightkeeper.worker_server.rank.warn_once import warn
 
 
 def when_imported(name: str, act: Callable[[], None]) -> None:

@@ -50,6 +50,7 @@ from urllib.parse import urlsplit
 import torch
 import torch.distributed as dist
 
+from lightkeeper.worker_server.harmless import warn
 from lightkeeper.worker_server.rank import (
     collectives,
     exchange,
@@ -65,7 +66,6 @@ from lightkeeper.worker_server.rank.process_groups import to_seconds
 from lightkeeper.worker_server.rank.reporter import Reporter
 from lightkeeper.worker_server.rank.torch_hooks import when_imported
 from lightkeeper.worker_server.rank.torchft_groups import this_thread
-from lightkeeper.worker_server.rank.warn_once import warn
 
 try:
     import numpy as np
