@@ -530,7 +530,7 @@ def test_an_error_that_torchft_hides_is_noted_where_it_was_raised_whatever_it_is
     for error, noted in [(KeyError("ema"), "KeyError: 'ema'"), (UnprintableError(), "Unprintable")]:
         last_words.keep_hidden_error(None)
         last_words.keep_hidden_error(error)
-        note = left.remains._page.note(layout.NOTE_HIDDEN, time.monotonic_ns())
+        note = left.remains.page.note(layout.NOTE_HIDDEN, time.monotonic_ns())
         assert noted in note[0]
     last_words.keep_hidden_error(None)
 

@@ -301,7 +301,7 @@ def test_a_header_that_hangs_costs_the_state_nothing(page, serve, tmp_path, monk
 
     def asked_again():
         with contextlib.suppress(SilentError):
-            box.recorders._plane.ask(header)
+            box.recorders.plane.ask(header)
         return plane.asked.count(header) > 1
 
     wait_for(asked_again, within_s=10, what="what it answers at last ends that connection")

@@ -43,6 +43,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import monotonic, perf_counter_ns, thread_time_ns
 from typing import Any, Concatenate, Final, ParamSpec, TypeGuard
 from urllib.parse import urlsplit
@@ -563,12 +564,14 @@ _NUMPY: Final = (torch.float32, torch.float64, torch.float16)
 _EXCHANGED: Final = layout.PLACES[-1]
 
 
+@dataclass(eq=False)
 class GradientWatch:
     """Checks gradients for `Soundness`. Never raises, and keeps no tensor alive."""
 
-    def __init__(self, soundness: Soundness, page: PageWriter) -> None:
-        self._soundness = soundness
-        self._page = page
+    soundness: Soundness
+    page: PageWriter
+
+    def __post_init__(self) -> None:
         self._on = os.environ.get(ENVIRONMENT) != "0"
         self._calls = self._looks = self._spent_ns = self._turn = 0
         self._every = self._most = _LOOKS
@@ -587,7 +590,7 @@ class GradientWatch:
                 return
             self._look(tensor, LOCAL)
             if not self._given:
-                self._page.watch_gradients(on=True)
+                self.page.watch_gradients(on=True)
             if len(self._given) < _LOOKS_AFTER:
                 self._given.append(weakref.ref(tensor))
         except Exception as exc:  # noqa: BLE001  nothing may reach training
@@ -617,13 +620,13 @@ class GradientWatch:
         if self._on:
             self._on = False
             self._given.clear()
-            self._page.watch_gradients(on=False)
+            self.page.watch_gradients(on=False)
             if why is not None:
                 warn(why)
 
     def _look(self, tensor: torch.Tensor, where: str) -> None:
         began_ns = thread_time_ns()
-        self._soundness.look(None, 0.0 if sample_is_finite(tensor) else float("nan"), where)
+        self.soundness.look(None, 0.0 if sample_is_finite(tensor) else float("nan"), where)
         if self._looks:  # not the first, which finds cold caches
             self._spent_ns += thread_time_ns() - began_ns
         self._looks += 1

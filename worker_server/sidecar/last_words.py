@@ -364,29 +364,23 @@ _OOM_S = 30.0
 _IN_A_WAIT: Final = (Call("wait", "torch/distributed/distributed_c10d.py", 0),)
 
 
+@dataclass(eq=False)
 class Remains:
     """Reads what a rank leaves; call `look` once a second while it lives."""
 
-    def __init__(
-        self,
-        page: PageReader,
-        process: PidfdProcess,
-        crash_file: Path,
-        environ: Mapping[str, str],
-        machine: Machine,
-    ) -> None:
-        self._machine = machine
-        self._page = page
-        self._process = process
-        self._crash_file = crash_file
-        error_file = environ.get("TORCHELASTIC_ERROR_FILE")
-        self._error_file = Path(error_file) if error_file else None
+    page: PageReader
+    process: PidfdProcess
+    crash_file: Path
+    environ: Mapping[str, str]
+    machine: Machine
+
+    def __post_init__(self) -> None:
         self._attached_s = time.time()
-        self._stderr = StderrTail(process.pid)
-        self._oom = OomWatch(process.pid)
+        self._stderr = StderrTail(self.process.pid)
+        self._oom = OomWatch(self.process.pid)
         self._raised: Raised | None = None
         self._port_taken: str | None = None
-        if not process.wait_death(0):
+        if not self.process.wait_death(0):
             self.look()
 
     def look(self) -> None:
@@ -396,11 +390,11 @@ class Remains:
 
     def crash(self) -> wire.Trace | None:
         """Stacks at a fatal signal."""
-        return _file(self._crash_file, "faulthandler, at the fatal signal")
+        return _file(self.crash_file, "faulthandler, at the fatal signal")
 
     def exception(self) -> tuple[str, wire.Trace] | None:
         """The uncaught exception in one line, and its traceback."""
-        note = self._page.note(layout.NOTE_EXCEPTION, time.monotonic_ns())
+        note = self.page.note(layout.NOTE_EXCEPTION, time.monotonic_ns())
         if note is None:
             return None
         text, age_s = note
@@ -409,7 +403,7 @@ class Remains:
 
     def hidden(self, since_s: float | None) -> str | None:
         """The rank's own error that TorchFT hid, and where, if it is younger than `since_s`."""
-        note = self._page.note(layout.NOTE_HIDDEN, time.monotonic_ns())
+        note = self.page.note(layout.NOTE_HIDDEN, time.monotonic_ns())
         if note is None or (since_s is not None and note[1] > since_s):
             return None
         raised = self._last_raised(note[0])
@@ -424,7 +418,7 @@ class Remains:
         facts = self._facts(process)
         whose = "" if process.alive else _whose_it_is(self.ending(process))
         return wire.LastWords(
-            identity=self._page.identity,
+            identity=self.page.identity,
             process=process,
             ended=facts.sentence() + whose,
             exception=facts.exception[1] if facts.exception else None,
@@ -435,13 +429,13 @@ class Remains:
         )
 
     def _facts(self, process: wire.Process) -> EndFacts:
-        closed, sent, oom = self._page.closed, self._process.sent, self._oom_said(process)
+        closed, sent, oom = self.page.closed, self.process.sent, self._oom_said(process)
         return EndFacts(process, closed, self.exception(), self.crash(), sent, oom)
 
     def oom_kill(self, process: wire.Process) -> wire.Testimony | None:
         """The kill of the dead rank or of a child of it, at the time of its death."""
-        pid, died_s_ago = self._process.pid, process.dead_age_s or 0.0
-        rows = (row for row in self._machine.of_rank(pid) if row.code == "oom-kill" and row.pids)
+        pid, died_s_ago = self.process.pid, process.dead_age_s or 0.0
+        rows = (row for row in self.machine.of_rank(pid) if row.code == "oom-kill" and row.pids)
         kills = [row for row in rows if abs(row.age_s - died_s_ago) < _OOM_S]
         # the kernel's log names the process, a cgroup's count only that there was a kill
         return min(kills, default=None,
@@ -452,7 +446,7 @@ class Remains:
         if process.alive:
             return ""
         kill = self.oom_kill(process)
-        named = kill is not None and kill.pids[0] == self._process.pid
+        named = kill is not None and kill.pids[0] == self.process.pid
         return kill.text if kill is not None and named else self._oom.said()
 
     def ending(self, process: wire.Process) -> wire.Ending:
@@ -491,7 +485,7 @@ class Remains:
         return raised._replace(exception=_one_line(summary), of_peers=whose)
 
     def _last_raised(self, text: str) -> Raised | None:
-        return last_raised(text, self._page.identity.group_rank)
+        return last_raised(text, self.page.identity.group_rank)
 
     def _from_elastic(self, process: wire.Process) -> Raised | None:
         """What torchelastic's `@record` wrote if an exception ended its function."""
@@ -531,9 +525,8 @@ class Remains:
         return trace.text if trace.age_s - (process.dead_age_s or 0.0) < _ENDED_BY_S else ""
 
     def _elastic(self) -> wire.Trace | None:
-        if self._error_file is None:
-            return None
-        trace = _file(self._error_file, str(self._error_file))
+        file = self.environ.get("TORCHELASTIC_ERROR_FILE")
+        trace = _file(Path(file), file) if file else None
         if trace is None or trace.age_s is None:
             return trace
         written_s = time.time() - trace.age_s

@@ -196,10 +196,8 @@ class ProcessLook:
 
 def find_py_spy() -> str | None:
     """The py-spy beside this interpreter, else the one on PATH."""
-    beside = Path(sys.executable).parent / "py-spy"
-    if os.access(beside, os.X_OK):
-        return str(beside)
-    return shutil.which("py-spy")
+    beside = os.path.dirname(sys.executable)
+    return shutil.which("py-spy", path=beside) or shutil.which("py-spy")
 
 
 @dataclass(eq=False)
