@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -463,29 +463,26 @@ def process_table() -> dict[int, Relation]:
     return table
 
 
+@dataclass(eq=False)
 class Family:
     """What the rank has started, each held by a pidfd: no recycled pid is ever signalled."""
 
-    def __init__(
-        self,
-        pid: int,
-        spared: Callable[[], Collection[int]],
-        table: Callable[[], dict[int, Relation]] = process_table,
-        own_group: int | None = None,
-    ) -> None:
-        """`spared`: processes that are not the rank's. `own_group`: the sidecar's process group."""
-        self._pid = pid
-        self._spared = spared
-        self._table = table
-        self._own_group = os.getpgid(0) if own_group is None else own_group
-        self._rank: Relation | None = table().get(pid)
+    pid: int
+    spared: Callable[[], Collection[int]]
+    """Processes that are not the rank's."""
+    table: Callable[[], dict[int, Relation]] = process_table
+    own_group: int = field(default_factory=lambda: os.getpgid(0))
+    """The sidecar's process group."""
+
+    def __post_init__(self) -> None:
+        self._rank: Relation | None = self.table().get(self.pid)
         """As last seen."""
         self._lock = threading.Lock()
         self._members: dict[tuple[int, int], PidfdProcess] = {}
 
     def look(self) -> None:
         """Find new members, besides those found before."""
-        table = self._table()
+        table = self.table()
         with self._lock:
             for pid in self._find(table):
                 key = pid, table[pid].start_ticks
@@ -494,24 +491,24 @@ class Family:
                         self._members[key] = PidfdProcess(*key)
 
     def _find(self, table: dict[int, Relation]) -> set[int]:
-        others = set(self._spared())
-        others |= {pid for pid, relation in table.items() if relation.group == self._own_group}
-        others |= _below(others, table, {self._pid})
-        spared = {self._pid, *others, *_ancestors(self._pid, table)}
+        others = set(self.spared())
+        others |= {pid for pid, relation in table.items() if relation.group == self.own_group}
+        others |= _below(others, table, {self.pid})
+        spared = {self.pid, *others, *_ancestors(self.pid, table)}
         roots = {
             pid for pid, ticks in self._members if pid in table and table[pid].start_ticks == ticks
         }
         rank = self._rank
-        now = table.get(self._pid, rank)
+        now = table.get(self.pid, rank)
         led: set[int] = set()
         if rank is not None and now is not None and now.start_ticks == rank.start_ticks:
-            roots.add(self._pid)  # else the pid was recycled
+            roots.add(self.pid)  # else the pid was recycled
             self._rank = rank = now
             led = {
                 pid
                 for pid, relation in table.items()
-                if relation.group == self._pid == rank.group
-                or relation.session == self._pid == rank.session
+                if relation.group == self.pid == rank.group
+                or relation.session == self.pid == rank.session
             }
         led -= spared
         return led | _below(roots | led, table, spared)

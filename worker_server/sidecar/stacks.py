@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
 from itertools import takewhile
@@ -625,13 +625,11 @@ class StackSample(NamedTuple):
 
 class _Stand(NamedTuple):
     mark: Mark
-    frame: wire.Frame
     innermost: Call
-    call: str | None
-    doing: wire.Doing
-    samples: int
     first_s: float
-    last: StackSample
+    last_s: float
+    witness: wire.Witness
+    """At the last sample."""
 
 
 class StandstillWitness:
@@ -646,7 +644,7 @@ class StandstillWitness:
         if index is None:
             return
         stand = self._stand if self._stand is not None and self._stand.mark == mark else None
-        if stand is not None and sample.taken_s <= stand.last.taken_s:
+        if stand is not None and sample.taken_s <= stand.last_s:
             return  # the beat's note, already seen
         frame = frame_of(sample.calls, index)
         waits = waits and sample.thread is None
@@ -654,19 +652,17 @@ class StandstillWitness:
         below = (call for call in sample.calls if origin(call.path) <= Origin.INSTALLED)
         at = next(below, sample.calls[0])
         first_s, samples = sample.taken_s, 1
-        if stand is not None and (stand.frame, stand.innermost) == (frame, at):
-            first_s, samples = stand.first_s, stand.samples + 1
-        call = called_by(sample.calls, index)
-        self._stand = _Stand(mark, frame, at, call, doing, samples, first_s, sample)
+        if stand is not None and (stand.witness.frame, stand.innermost) == (frame, at):
+            first_s, samples = stand.first_s, stand.witness.samples + 1
+        call, same_s = called_by(sample.calls, index), sample.taken_s - first_s
+        witness = wire.Witness(
+            frame, doing, samples, same_s, 0.0, call, sample.thread, sample.error
+        )
+        self._stand = _Stand(mark, at, first_s, sample.taken_s, witness)
 
     def witness(self, mark: Mark, now_s: float) -> wire.Witness | None:
         """The witness of a rank with this mark now, or at its end; None once it has moved."""
         stand = self._stand
         if stand is None or stand.mark != mark:
             return None
-        last = stand.last
-        same_s, age_s = last.taken_s - stand.first_s, max(0.0, now_s - last.taken_s)
-        return wire.Witness(
-            stand.frame, stand.doing, stand.samples, same_s, age_s, stand.call, last.thread,
-            last.error,
-        )  # fmt: skip
+        return replace(stand.witness, age_s=max(0.0, now_s - stand.last_s))
