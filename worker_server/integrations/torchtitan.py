@@ -1,6 +1,6 @@
 """torchtitan's spans as steps and phases.
 
-    TITAN_STRUCT_LOGGER_HANDLERS=worker_server.integrations.torchtitan.handler
+    TITAN_STRUCT_LOGGER_HANDLERS=lightkeeper.worker_server.integrations.torchtitan.handler
 
 torchtitan (0.3.0) calls the factories that this variable names, once per rank, before it builds the
 trainer. It then logs a record when a span begins and when it ends. Setting the variable turns off

@@ -225,6 +225,7 @@ class GoneError(Exception):
     """The rank had died before its sidecar could open it."""
 
 
+@dataclass(eq=False)
 class PidfdProcess:
     """A process held by a pidfd: a recycled pid is never mistaken for it.
 
@@ -235,23 +236,19 @@ class PidfdProcess:
         GoneError: no such `pidfd`, and no such process, or another one with its pid.
     """
 
-    def __init__(
-        self,
-        pid: int,
-        start_ticks: int,
-        pidfd: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.pid = pid
-        self._ticks = start_ticks
-        self._clock = clock
+    pid: int
+    start_ticks: int
+    pidfd: int | None = None
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._died_s: float | None = None
         self._lock = threading.Lock()
-        held = pidfd is not None and _holds(pidfd, pid, start_ticks)
-        self._fd = pidfd if pidfd is not None and held else _open(pid, start_ticks)
+        who, held = (self.pid, self.start_ticks), self.pidfd
+        self._fd = held if held is not None and _holds(held, *who) else _open(*who)
         self._status: int | None = None
         self._sent: list[str] = []
-        self.activity = Activity(pid, clock)
+        self.activity = Activity(self.pid, self.clock)
         self._handles_sigterm: bool | None = None
 
     @property
@@ -267,13 +264,13 @@ class PidfdProcess:
         poll.register(self._fd, select.POLLIN)
         if not poll.poll(timeout_s * 1000):
             return False
-        if run_dir.process_state(self.pid, self._ticks) is not None:
+        if run_dir.process_state(self.pid, self.start_ticks) is not None:
             with contextlib.suppress(GoneError):  # it went just now
-                self._fd = _open(self.pid, self._ticks)
+                self._fd = _open(self.pid, self.start_ticks)
                 return False
         with self._lock:  # the first to see it sets the time
             if self._died_s is None:
-                self._died_s = self._clock()
+                self._died_s = self.clock()
         return True
 
     def send(self, signum: signal.Signals) -> bool:
@@ -293,12 +290,12 @@ class PidfdProcess:
         if self.wait_death(0):
             zombie = _status(self.pid).get("State", "").startswith("Z")
             if self._status is None:
-                self._status = wait_status(self._fd, self.pid, self._ticks)
+                self._status = wait_status(self._fd, self.pid, self.start_ticks)
             code, signum = decode_status(self._status)
             return wire.Process(
                 alive=False,
                 state="Z" if zombie else None,
-                dead_age_s=self._clock() - (self._died_s or 0.0),
+                dead_age_s=self.clock() - (self._died_s or 0.0),
                 exit_code=code,
                 exit_signal=signum,
                 handles_sigterm=self._handles_sigterm,
