@@ -18,8 +18,8 @@ from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.reader import PageReader
 from lightkeeper.worker_server.run_dir import RankFiles
+from lightkeeper.worker_server.sidecar import SilentError
 from lightkeeper.worker_server.sidecar.black_box import BlackBox
-from lightkeeper.worker_server.sidecar.queries import SilentError
 from lightkeeper.worker_server.sidecar.recorders import ControlPlane, Recorders
 from lightkeeper.worker_server.sidecar.text import answer_text
 from tests.waiting import wait_for

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lightkeeper.worker_server import wire
-from lightkeeper.worker_server.sidecar.app import BOTH, ENDPOINTS, JSON
+from lightkeeper.worker_server.sidecar import RefusalError, SilentError
+from lightkeeper.worker_server.sidecar.app import BOTH, ENDPOINTS, JSON, in_json, in_text
 from lightkeeper.worker_server.sidecar.process import EvictionResult
-from lightkeeper.worker_server.sidecar.queries import RefusalError, SilentError, in_json, in_text
 from tests.worker_server.boxes import IDENTITY, TOKEN, WITH_TOKEN, FakeBox, app_of, host_report
 from tests.worker_server.wire_values import parse_last_words, parse_network
 

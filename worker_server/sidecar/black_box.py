@@ -15,7 +15,7 @@ from msgspec import structs
 from lightkeeper.worker_server import run_dir, wire
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.reader import PageReader
-from lightkeeper.worker_server.sidecar import merge
+from lightkeeper.worker_server.sidecar import RefusalError, SilentError, merge
 from lightkeeper.worker_server.sidecar.ask_again import AskAgain, asks_again
 from lightkeeper.worker_server.sidecar.blocked_on import awaited_by, blocked_on
 from lightkeeper.worker_server.sidecar.host import share
@@ -25,7 +25,6 @@ from lightkeeper.worker_server.sidecar.merge import ClockPairs
 from lightkeeper.worker_server.sidecar.metrics import StepFollower
 from lightkeeper.worker_server.sidecar.network import Network, interfaces
 from lightkeeper.worker_server.sidecar.process import DEAF_S, PidfdProcess
-from lightkeeper.worker_server.sidecar.queries import RefusalError, SilentError
 from lightkeeper.worker_server.sidecar.recorders import MAIN, ControlPlane, Recorders
 from lightkeeper.worker_server.sidecar.stacks import (
     HangWatch,

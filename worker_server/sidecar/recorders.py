@@ -29,7 +29,7 @@ from msgspec.structs import astuple
 
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.run_dir import RankFiles
-from lightkeeper.worker_server.sidecar.queries import SilentError
+from lightkeeper.worker_server.sidecar import SilentError
 from lightkeeper.worker_server.wire import ACROSS, GroupHead, Shapes
 
 # -- Client of torch's control plane in the rank: HTTP over a unix socket -------------------------

@@ -38,7 +38,13 @@ from lightkeeper.worker_server.plain_text import LEVELS, formatter
 from lightkeeper.worker_server.rank.page.layout import SharedPageError
 from lightkeeper.worker_server.rank.page.reader import PageReader
 from lightkeeper.worker_server.rank.settings import LOOPBACK, SettingError, Settings
-from lightkeeper.worker_server.sidecar.app import THREADS, RequestGuard, Served, make_app
+from lightkeeper.worker_server.sidecar.app import (
+    THREADS,
+    EvictionOrder,
+    RequestGuard,
+    Served,
+    make_app,
+)
 from lightkeeper.worker_server.sidecar.black_box import BlackBox
 from lightkeeper.worker_server.sidecar.host import HostView, have_port
 from lightkeeper.worker_server.sidecar.machine import keep_witnesses
@@ -50,7 +56,6 @@ from lightkeeper.worker_server.sidecar.process import (
     PidfdProcess,
     end_rank,
 )
-from lightkeeper.worker_server.sidecar.queries import EvictionOrder
 from lightkeeper.worker_server.sidecar.recorders import ControlPlane
 from lightkeeper.worker_server.sidecar.stacks import Stacks
 

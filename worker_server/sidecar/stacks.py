@@ -26,8 +26,8 @@ from typing import Any, Final, NamedTuple
 
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.plain_text import escaped
+from lightkeeper.worker_server.sidecar import SilentError
 from lightkeeper.worker_server.sidecar.process import DEAF_S
-from lightkeeper.worker_server.sidecar.queries import SilentError
 from lightkeeper.worker_server.wire import Doing
 
 # Whose code a call is, and the most telling line of a stack: the user's innermost one.
