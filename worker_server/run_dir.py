@@ -90,10 +90,7 @@ class RankFiles:
 
     def remove(self) -> None:
         """Remove everything but the log, which `sweep` removes a day later."""
-        for path in (
-            self.page, self.socket, self.endpoint, self.seen, self.crash, self.sockets,
-            self.order, self.answer,
-        ):  # fmt: skip
+        for path in {*vars(self).values()} - {self.log}:
             with contextlib.suppress(OSError):
                 path.unlink()
 
