@@ -602,7 +602,8 @@ class GradientWatch:
             return
         try:
             for reference in self._given:
-                if (tensor := reference()) is not None:
+                tensor = reference()  # the program may have freed or replaced what is in it
+                if _usable(tensor) and tensor.untyped_storage().nbytes():
                     self._look(tensor, _EXCHANGED)
         except Exception as exc:  # noqa: BLE001
             self.stop(f"lightkeeper does not look at gradients any more: {exc!r}")
@@ -643,10 +644,8 @@ def _usable(tensor: object) -> TypeGuard[torch.Tensor]:
     return tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
 
 
-def sample_is_finite(tensor: object) -> bool | None:
-    """True if a sample of a large plain tensor on the CPU is finite; None for any other."""
-    if not _usable(tensor):
-        return None
+def sample_is_finite(tensor: torch.Tensor) -> bool:
+    """True if a sample of a usable tensor is finite."""
     step = tensor.numel() // _SAMPLE
     if _numpy and tensor.dtype in _NUMPY and tensor.is_contiguous():
         numbers = (tensor.detach() if tensor.requires_grad else tensor).numpy().reshape(-1)
