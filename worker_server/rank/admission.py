@@ -52,7 +52,7 @@ _EACH_S = 2.0
 """Limit for each of several monitors. One that is up answers within milliseconds."""
 
 
-class Admission(Struct, frozen=True):
+class AdmissionAnswer(Struct, frozen=True):
     """A monitor's answer: may the host run the group now?"""
 
     admit: bool
@@ -73,7 +73,7 @@ def ask_monitors(
     group: str | None,
     timeout_s: float,
     unfit: Callable[[], str | None] = lambda: None,
-) -> Admission | MonitorAway:
+) -> AdmissionAnswer | MonitorAway:
     """The first usable answer of a monitor; never raises. That monitor moves to the front of the
     list, so that the next call does not wait for one that is away.
 
@@ -82,7 +82,7 @@ def ask_monitors(
     """
     if (why := unfit()) is not None:
         return MonitorAway(f"{monitors[0]}: {why}")
-    answers: queue.SimpleQueue[Admission | MonitorAway] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[AdmissionAnswer | MonitorAway] = queue.SimpleQueue()
     threading.Thread(
         target=lambda: answers.put(_ask_all(monitors, host, group, timeout_s)),
         name="admission",
@@ -96,7 +96,7 @@ def ask_monitors(
 
 def _ask_all(
     monitors: list[str], host: str, group: str | None, timeout_s: float
-) -> Admission | MonitorAway:
+) -> AdmissionAnswer | MonitorAway:
     end_s, reasons = time.monotonic() + timeout_s, []
     for url in tuple(monitors):
         left_s = end_s - time.monotonic()
@@ -110,13 +110,15 @@ def _ask_all(
     return MonitorAway("; ".join(reasons) or "no time left to ask")
 
 
-def _ask_one(url: str, host: str, group: str | None, timeout_s: float) -> Admission | MonitorAway:
+def _ask_one(
+    url: str, host: str, group: str | None, timeout_s: float
+) -> AdmissionAnswer | MonitorAway:
     query = urlencode({"host": host, **({} if group is None else {"group": group})})
     try:
         status, body = home.request("GET", f"{url}{PATH_ADMISSION}?{query}", timeout_s)
         if status != http.HTTPStatus.OK:
             return MonitorAway(f"it answers {status}")
-        answer = decode(body, type=Admission)
+        answer = decode(body, type=AdmissionAnswer)
     except TimeoutError:
         return MonitorAway("no answer in time")
     except (MsgspecError, UnicodeDecodeError, RecursionError):
@@ -314,7 +316,7 @@ def options(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Namesp
 
 
 def wait_until_admitted(
-    ask: Callable[[], Admission | MonitorAway],
+    ask: Callable[[], AdmissionAnswer | MonitorAway],
     say: Callable[[str], None],
     asked: argparse.Namespace,
     *,
@@ -327,7 +329,7 @@ def wait_until_admitted(
     while True:
         answer, now_s = ask(), clock()
         match answer:
-            case Admission(admit=True):
+            case AdmissionAnswer(admit=True):
                 if refused_s is not None:
                     say(f"admitted after {now_s - began_s:.0f} s")
                 return True
@@ -337,7 +339,7 @@ def wait_until_admitted(
             case MonitorAway():
                 text = f"the monitor is away ({answer.reason}): its refusal stands for "
                 text += f"{_LAST_WORD_S:.0f} s"
-            case Admission():
+            case AdmissionAnswer():
                 refused_s = now_s
                 then = "waiting" if asked.wait else f"status {REFUSED_STATUS}"
                 text = f"refused until {until(answer.until_s)}: {answer.reason} ({then})"

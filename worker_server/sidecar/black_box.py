@@ -29,7 +29,7 @@ from lightkeeper.worker_server.sidecar.recorders import MAIN, ControlPlane, Reco
 from lightkeeper.worker_server.sidecar.stacks import (
     HangWatch,
     Mark,
-    Progress,
+    RankProgress,
     Stacks,
     StackSample,
     StandstillWitness,
@@ -115,7 +115,7 @@ class BlackBox:
         now_ns = time.monotonic_ns()
         report = self.page.report(process, now_ns)
         heads = report.heads + self._recorded(process, now_ns)
-        mark = Progress(report.step, heads, report.transfers).mark
+        mark = RankProgress(report.step, heads, report.transfers).mark
         return structs.replace(
             report,
             heads=heads,
@@ -326,10 +326,10 @@ class BlackBox:
             self._share()
         self._unseen = unseen
 
-    def _progress(self, process: wire.Process) -> Progress:
+    def _progress(self, process: wire.Process) -> RankProgress:
         now_ns = time.monotonic_ns()
         heads = self.page.heads(now_ns) + self._recorded(process, now_ns)
-        return Progress(self.page.step_state(now_ns), heads, self.page.transfers(now_ns))
+        return RankProgress(self.page.step_state(now_ns), heads, self.page.transfers(now_ns))
 
     def _recorded(self, process: wire.Process, now_ns: int) -> tuple[wire.GroupHead, ...]:
         """Heads of torch's recorders."""

@@ -393,7 +393,7 @@ Mark = tuple[object, ...]
 """Stays equal while a rank makes no progress."""
 
 
-class Progress(NamedTuple):
+class RankProgress(NamedTuple):
     """How far a rank has come."""
 
     step: wire.StepState | None
@@ -458,7 +458,7 @@ class HangWatch:
         """True if the first look was one that a hang alone would not have made yet."""
         self._passing_until_s = 0.0
 
-    def due(self, process: wire.Process, progress: Progress, now_s: float) -> bool:
+    def due(self, process: wire.Process, progress: RankProgress, now_s: float) -> bool:
         """True if the rank makes no progress and it is time to look; True counts as a look."""
         mark = progress.mark
         if mark != self._mark:
