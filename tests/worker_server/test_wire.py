@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightkeeper.worker_server import wire
-from lightkeeper.worker_server.sidecar.queries import in_json
+from lightkeeper.worker_server.sidecar.app import in_json
 from tests.worker_server.wire_values import PARSERS, WHO, values
 
 PLAIN_JSON = st.recursive(
