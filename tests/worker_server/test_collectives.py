@@ -160,6 +160,17 @@ def test_installing_again_wraps_nothing_twice(reporter):
     assert c10d.all_reduce is before
 
 
+def test_a_function_whose_arguments_somebody_hides_is_left_alone(reporter, monkeypatch):
+    def hides(*args, **kwargs):
+        raise AssertionError
+
+    monkeypatch.setattr(collectives, "_originals", {})
+    monkeypatch.setattr(collectives, "_TENSORS", {"barrier": ("", "")})
+    monkeypatch.setattr(c10d, "barrier", hides)
+    collectives.install(reporter)
+    assert c10d.barrier is hides
+
+
 @pytest.mark.parametrize("op", collectives._TENSORS)
 def test_signatures_stay(reporter, op):
     assert inspect.signature(getattr(dist, op, getattr(c10d, op))) == inspect.signature(

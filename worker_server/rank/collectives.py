@@ -136,8 +136,11 @@ def install(reporter: Reporter) -> None:
         original = getattr(c10d, name, None)
         if original is None:
             continue  # another torch
+        op = _Op(name, original)
+        if op.group == _NOWHERE:
+            continue  # somebody's wrapper hides the arguments
         _originals[name] = original
-        wrapper = _wrap(_Op(name, original), original)
+        wrapper = _wrap(op, original)
         for module in (c10d, dist):
             if getattr(module, name, None) is original:
                 setattr(module, name, wrapper)
