@@ -233,7 +233,8 @@ def decision_to_disk() -> list[str]:
 def incident_to_page(*, http: bool) -> list[str]:
     """The page of an incident that has been evicted, as HTML; with HTTP, from the request on."""
     from lightkeeper.monitor.act.http import Fetcher
-    from lightkeeper.monitor.show.web.incident_page import BundleStacks, incident_page
+    from lightkeeper.monitor.show.web.answers import BundleStacks
+    from lightkeeper.monitor.show.web.incident_page import incident_page
     from tests.monitor.api import app_client
     from tests.monitor.decide.scene import hang
     from tests.monitor.fakes import FakeFleet

@@ -1,4 +1,4 @@
-"""What routes may use, and how they answer: JSON, errors as one line, the token."""
+"""What routes may use, and how they answer: JSON, pages, errors as one line, the token."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from lightkeeper.monitor.model.units import clean
 from lightkeeper.monitor.model.work import WorkRow
 from lightkeeper.monitor.rulebook import Rulebook
 from lightkeeper.monitor.show.templating import Page
-from lightkeeper.monitor.show.web.incident_page import BundleStacks
 from lightkeeper.monitor.store.lease import LeaseStanding
 from lightkeeper.worker_server.http_server import names_us
 
@@ -94,6 +93,15 @@ class Latest(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
+class BundleStacks:
+    """What an incident's page shows of its bundle."""
+
+    markup: str = ""
+    why: str = ""
+    """Why there are none, for a person."""
+
+
+@dataclass(frozen=True, slots=True)
 class AppContext:
     """The monitor as its routes see it."""
 
@@ -128,7 +136,6 @@ class AppContext:
     bundle: Callable[[IncidentId], Path | None] = lambda _: None
     """The file of an incident's evidence."""
     stacks: Callable[[IncidentId], BundleStacks] = lambda _: BundleStacks()
-    """What its page shows of it."""
     is_own: Callable[[str], bool] = lambda _: False
     """True if a URL leads to this monitor itself."""
     ended: Callable[[], str | None] = lambda: None
@@ -150,6 +157,7 @@ def app_context() -> AppContext:
 log = logging.getLogger(__name__)
 
 PLAIN: Final = "text/plain; charset=utf-8"
+_HTML: Final = "text/html; charset=utf-8"
 BODY_MAX_BYTES: Final = 64 * 1024
 
 
@@ -176,6 +184,23 @@ def dump(body: Mapping[str, Any] | Sequence[Any]) -> bytes:
         return msgspec.json.encode(body) + b"\n"
     except UnicodeEncodeError:  # half a surrogate pair, as in a path that is not UTF-8
         return json.dumps(msgspec.to_builtins(body), separators=(",", ":")).encode() + b"\n"
+
+
+def as_html(text: str, status: int = 200) -> Response:
+    return sent(Page(text, status))
+
+
+def sent(page: Page) -> Response:
+    """A page, unless the browser has it."""
+    response = Response(status=page.status, content_type=_HTML)
+    response.set_etag(page.tag)
+    if page.tag in request.if_none_match:
+        response.status_code = 304
+    elif request.accept_encodings["gzip"]:
+        response.data, response.content_encoding = page.compressed, "gzip"
+    else:
+        response.data = page.html
+    return response
 
 
 def refuse(exc: Exception) -> Response:
@@ -327,3 +352,11 @@ def chosen(view: View) -> list[Incident]:
     if words.get("run") == "current":
         words["run"] = next((each.id for each in view.runs), "none yet")
     return choose(view.incidents, words, view.snapshot.now_s, view.work)
+
+
+def why_not(context: AppContext) -> str | None:
+    """Why this monitor would refuse every change."""
+    if context.tokens.own is None:
+        return "no token is configured (start the monitor with --token-file FILE)"
+    standing = context.standing()
+    return None if standing is None or standing.active else standing.sentence()

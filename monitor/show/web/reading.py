@@ -15,7 +15,7 @@ from flask import Blueprint, Response, request, send_file
 from lightkeeper.monitor.act.http import FetchError, Question
 from lightkeeper.monitor.act.launches import Target
 from lightkeeper.monitor.act.poller import describe_status
-from lightkeeper.monitor.decide.accounts import WORDS
+from lightkeeper.monitor.decide.accounts import WORDS, find_incident
 from lightkeeper.monitor.decide.view import SCHEMA, View
 from lightkeeper.monitor.decide.view_json import (
     degraded,
@@ -59,6 +59,7 @@ from lightkeeper.monitor.show.web.answers import (
     dump,
     the_view,
 )
+from lightkeeper.monitor.show.web.incident_page import incident_text
 from lightkeeper.worker_server.http_server import metrics_page
 from lightkeeper.worker_server.wire import (
     PATH_FLIGHT_RECORDER,
@@ -102,6 +103,7 @@ _WORDS: Final = {
 }  # fmt: skip
 
 
+@reading.before_request
 def check_parameters() -> None:
     """Refuse what would be ignored: a typo must not seem to be obeyed."""
     rule, of_rank = request.url_rule, (request.view_args or {}).get("what")
@@ -190,6 +192,16 @@ def get_incidents() -> Response:
     if any(request.args.get(word) for word in (*WORDS, "width", "format")):
         return _texted("incidents", body(the_view()))
     return _rendered(f"incidents {limit}", body)
+
+
+@reading.get("/v1/incidents/<prefix>")
+def get_incident(prefix: str) -> Response:
+    """One incident with its story, as `text` too; the start of its id is enough."""
+    view, journal = the_view(), app_context().journal
+    report = view.report(find_incident(view.incidents, prefix))
+    text = incident_text(report, request.host_url.rstrip("/"), journal)
+    more = {"journal": None if journal is None else str(journal), "text": text.splitlines()}
+    return answer({"schema": SCHEMA, **report_to_json(report), **more})
 
 
 _INDEX: Final = """
@@ -480,6 +492,7 @@ _PAGES: Final = {
 passing = Blueprint("passing", __name__)
 """`GET /v1/ranks/RANK/{state,steps,flight_recorder,stacks,last_words,network,machine}`, and what
 was saved: `GET /v1/incidents/ID/bundle`."""
+passing.before_request(check_parameters)
 _places = threading.BoundedSemaphore(_AT_ONCE)
 
 

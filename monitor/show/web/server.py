@@ -17,8 +17,9 @@ from flask import Flask, Response, request
 from lightkeeper.monitor.model.names import host_and_port
 from lightkeeper.monitor.show.web.answers import BODY_MAX_BYTES, KEY, AppContext, check_host, refuse
 from lightkeeper.monitor.show.web.changing import changing
-from lightkeeper.monitor.show.web.paging import compile_templates, incident_pages, paging
-from lightkeeper.monitor.show.web.reading import check_parameters, passing, reading
+from lightkeeper.monitor.show.web.incident_page import incident_pages
+from lightkeeper.monitor.show.web.pages import compile_templates, fleet_pages
+from lightkeeper.monitor.show.web.reading import passing, reading
 from lightkeeper.worker_server.http_server import HttpServer, ServerLimits, file_limit
 from lightkeeper.worker_server.plain_text import escaped_body
 from lightkeeper.worker_server.wire import routed
@@ -32,8 +33,7 @@ def create_app(context: AppContext) -> Flask:
     app.extensions[KEY] = context
     compile_templates()
     app.before_request(check_host)
-    app.before_request(check_parameters)
-    for routes in (reading, paging, incident_pages, changing, passing):
+    for routes in (reading, fleet_pages, incident_pages, changing, passing):
         app.register_blueprint(routes)
 
     @app.after_request

@@ -20,8 +20,7 @@ from lightkeeper.monitor.model.observation import (
     Member,
 )
 from lightkeeper.monitor.model.verdict import Confidence, Kind, RankHealth, Severity, Verdict
-from lightkeeper.monitor.show.web.pages import FLEET, Context, FleetIndex, PagePlace
-from lightkeeper.monitor.show.web.paging import make
+from lightkeeper.monitor.show.web.pages import FLEET, Context, FleetIndex, PagePlace, make
 from lightkeeper.worker_server.wire import Ending, Process
 from tests.changed import replace
 from tests.monitor.detect.test_unphased import attached

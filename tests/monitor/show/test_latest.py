@@ -14,8 +14,7 @@ import pytest
 from lightkeeper.monitor.show.templating import Page
 from lightkeeper.monitor.show.web import answers as making
 from lightkeeper.monitor.show.web.answers import Latest, dump
-from lightkeeper.monitor.show.web.pages import FLEET, Context, FleetIndex, PagePlace
-from lightkeeper.monitor.show.web.paging import make
+from lightkeeper.monitor.show.web.pages import FLEET, Context, FleetIndex, PagePlace, make
 from tests.page.views import crowd
 
 HERE = PagePlace(FLEET)

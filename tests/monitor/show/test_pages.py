@@ -28,8 +28,8 @@ from lightkeeper.monitor.show.web.pages import (
     Context,
     FleetIndex,
     PagePlace,
+    make,
 )
-from lightkeeper.monitor.show.web.paging import make
 from lightkeeper.monitor.store.lease import LeaseStanding
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.wire import Connection, Trouble
