@@ -61,15 +61,6 @@ from lightkeeper.monitor.show.web.answers import (
 )
 from lightkeeper.monitor.show.web.incident_page import incident_text
 from lightkeeper.worker_server.http_server import metrics_page
-from lightkeeper.worker_server.wire import (
-    PATH_FLIGHT_RECORDER,
-    PATH_LAST_WORDS,
-    PATH_MACHINE,
-    PATH_NETWORK,
-    PATH_STACKS,
-    PATH_STATE,
-    PATH_STEPS,
-)
 
 _DOCUMENT: Final = Path(__file__).with_name("openapi.json")
 _STALE_TICKS = 5.0
@@ -471,7 +462,6 @@ _AT_ONCE: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    path: str
     timeout_s: float
     max_bytes: int
     parameters: tuple[str, ...] = ()
@@ -479,14 +469,14 @@ class _Page:
 
 
 _TEXT: Final = ("format", "rows", "raw")
-_PAGES: Final = {
-    "state": _Page(PATH_STATE, 3.0, _MIB // 16, _TEXT),
-    "steps": _Page(PATH_STEPS, 5.0, 4 * _MIB, ("since", *_TEXT)),
-    "flight_recorder": _Page(PATH_FLIGHT_RECORDER, 10.0, 16 * _MIB, ("active", *_TEXT)),
-    "stacks": _Page(PATH_STACKS, 20.0, 4 * _MIB, ("native", "raw")),
-    "last_words": _Page(PATH_LAST_WORDS, 5.0, _MIB, _TEXT),
-    "network": _Page(PATH_NETWORK, 5.0, _MIB, _TEXT),
-    "machine": _Page(PATH_MACHINE, 5.0, _MIB, _TEXT),
+_PAGES: Final = {  # `/v1/NAME` of its WorkerServer
+    "state": _Page(3.0, _MIB // 16, _TEXT),
+    "steps": _Page(5.0, 4 * _MIB, ("since", *_TEXT)),
+    "flight_recorder": _Page(10.0, 16 * _MIB, ("active", *_TEXT)),
+    "stacks": _Page(20.0, 4 * _MIB, ("native", "raw")),
+    "last_words": _Page(5.0, _MIB, _TEXT),
+    "network": _Page(5.0, _MIB, _TEXT),
+    "machine": _Page(5.0, _MIB, _TEXT),
 }
 
 passing = Blueprint("passing", __name__)
@@ -519,8 +509,7 @@ def passed(rank: str, what: str) -> Response:
 def said_by(rank: str, what: str, parameters: Mapping[str, str]) -> Response:
     """The rank's answer, if this request may read it."""
     check_reader()
-    page = _PAGES.get(what)
-    if page is None:
+    if what not in _PAGES:
         raise HttpRefusal(404, f"no such page of a rank: {what}, expected {', '.join(_PAGES)}")
     target = app_context().registry.get(RankName(rank))
     if target is None:
@@ -528,17 +517,18 @@ def said_by(rank: str, what: str, parameters: Mapping[str, str]) -> Response:
     if not _places.acquire(blocking=False):
         raise HttpRefusal(503, f"{_AT_ONCE} such requests are under way: try again")
     try:
-        return _pass(target, page, parameters)
+        return _pass(target, what, parameters)
     finally:
         _places.release()
 
 
-def _pass(target: Target, page: _Page, parameters: Mapping[str, str]) -> Response:
+def _pass(target: Target, what: str, parameters: Mapping[str, str]) -> Response:
+    page = _PAGES[what]
     passed_on = {name: parameters[name] for name in page.parameters if name in parameters}
     if any(len(value) > _QUERY_MAX_CHARS for value in passed_on.values()):
         raise HttpRefusal(400, f"a parameter has more than {_QUERY_MAX_CHARS} characters")
     query = f"?{urlencode(passed_on)}" if passed_on else ""
-    url, group = target.url + page.path + query, target.identity.group
+    url, group = f"{target.url}/v1/{what}{query}", target.identity.group
     question = Question(url, page.timeout_s, page.max_bytes, group=group)
     try:
         said = app_context().fetcher.ask(question)
