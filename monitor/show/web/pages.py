@@ -74,11 +74,19 @@ class PagePlace:
     """How far the fleet's chart looks back, of `RESOLUTIONS`."""
 
 
-class FleetIndex:
-    """One view, and what pages derive from it, each computed once."""
+@dataclass(frozen=True)  # no slots: a cached property needs `__dict__`
+class Context:
+    """One page of a view, and what is derived from that, each computed once."""
 
-    def __init__(self, view: View) -> None:
-        self.view = view
+    view: View
+    place: PagePlace
+    guarded: bool = False
+    """True if pages of ranks need the token; a link does not carry it."""
+    why_not: str | None = None
+    """Why nothing can be changed from here; None: it can, with the token."""
+    history: tuple[QuarantineEvent, ...] = ()
+    """What happened to this page's group or host, newest first."""
+    tick_s: float = 1.0
 
     @property
     def now_s(self) -> float:
@@ -115,23 +123,6 @@ class FleetIndex:
         return tuple((incident, self.view.face(incident)) for incident in self.view.opened)
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    fleet: FleetIndex
-    place: PagePlace
-    guarded: bool = False
-    """True if pages of ranks need the token; a link does not carry it."""
-    why_not: str | None = None
-    """Why nothing can be changed from here; None: it can, with the token."""
-    history: tuple[QuarantineEvent, ...] = ()
-    """What happened to this page's group or host, newest first."""
-    tick_s: float = 1.0
-
-    @property
-    def view(self) -> View:
-        return self.fleet.view
-
-
 SOURCES: Final = ("state", "steps", "flight_recorder", "stacks", "last_words", "network")
 """Pages of the rank itself."""
 
@@ -141,9 +132,9 @@ def made_of(
 ) -> Page:
     """`exists`: whether the thing is known; if not, the page says so."""
     html = render(
-        template, context=context, view=context.view, states=context.fleet.states,
+        template, context=context, view=context.view, states=context.states,
         title=page_title, every_s=max(_LEAST_S, context.tick_s),
-        now_s=context.fleet.now_s, name=context.place.name, headline=context.fleet.headline,
+        now_s=context.now_s, name=context.place.name, headline=context.headline,
         away=isinstance(context.view.snapshot.lighthouse, LighthouseAway),
         exists=exists, title_of=title_of, trouble_of=trouble_of, SOURCES=SOURCES, **values,
     )  # fmt: skip
@@ -169,43 +160,44 @@ _ATTENTION: Final = 25
 
 
 def fleet_page(context: Context) -> Page:
-    fleet, view = context.fleet, context.view
-    counts = Counter(fleet.states.values())
+    view, headline = context.view, context.headline
+    counts = Counter(context.states.values())
     cells, folded = _cells(context)
     lighthouse = view.snapshot.lighthouse
-    sick, blamed = _sick(fleet)
-    others = [
-        (incident, face) for incident, face in fleet.faces if incident.id != fleet.headline.incident
-    ]
+    sick, blamed = _sick(context)
+    others = [(i, face) for i, face in context.faces if i.id != headline.incident]
+    listed = grouped((incident.open, incident) for incident in view.incidents)
     return made_of(
-        context, "fleet.html", _tab(fleet),
+        context, "fleet.html", _tab(context),
         quorum=lighthouse if isinstance(lighthouse, LighthouseView) else None,
-        groups=len(fleet.by_group),
+        groups=len(context.by_group),
         counts=counts,
         faces=others[:_FACES],
         more_faces=max(0, len(others) - _FACES),
-        warnings=[text for text in view.warnings if text not in fleet.headline.says],
+        warnings=[text for text in view.warnings if text not in headline.says],
         sick=sick[:_ATTENTION],
         sick_count=len(sick),
         blamed=blamed,
-        lead=next((f for i, f in fleet.faces if i.id == fleet.headline.incident), None),
-        incidents=listed_incidents(view.incidents),
-        pace=pace_chart(view.trend, view.incidents, context.fleet.now_s, context.place.span),
+        lead=next((f for i, f in context.faces if i.id == headline.incident), None),
+        incidents=[*listed.get(True, ())[:_OPEN], *listed.get(False, ())[:_LATEST]],
+        pace=pace_chart(view.trend, view.incidents, context.now_s, context.place.span),
         tempo=tempo_chart(view.tempos),
         legend=[(state, counts[state]) for state in reversed(LOOKS)
                 if counts[state] or state == "healthy"],
-        cards=len(fleet.states) <= CARDS,
+        cards=len(context.states) <= CARDS,
         cells=cells,
         folded=folded,
-        policy=None if view.rules is None else _policy(view.rules, fleet),
+        policy=None if view.rules is None else _policy(view.rules, view),
         severities=_SEVERITIES,
     )  # fmt: skip
 
 
-def _tab(fleet: FleetIndex) -> str:
+def _tab(context: Context) -> str:
     """The headline without what changes every second."""
-    headline = fleet.headline
-    lead = next((incident for incident, _ in fleet.faces if incident.id == headline.incident), None)
+    headline = context.headline
+    lead = next(
+        (incident for incident, _ in context.faces if incident.id == headline.incident), None
+    )
     if lead is not None:
         return f"{headline.label} {title_of(lead)}"
     ticks = headline.state in (JobState.LATE, JobState.PAUSING, JobState.STALLING)
@@ -220,10 +212,12 @@ _FACES: Final = 5
 # is being evicted stays here until it is gone.
 
 
-def _sick(fleet: FleetIndex) -> tuple[list[Observation], dict[RankName, Face]]:
+def _sick(context: Context) -> tuple[list[Observation], dict[RankName, Face]]:
     """Sick ranks, and the incident of each rank that an open one blames."""
-    view, healths = fleet.view, fleet.view.result.rank_health
-    blamed = {rank: face for incident, face in reversed(fleet.faces) for rank in incident.culprits}
+    view, healths = context.view, context.view.result.rank_health
+    blamed = {
+        rank: face for incident, face in reversed(context.faces) for rank in incident.culprits
+    }
 
     def age_s(seen: Observation) -> float:
         dead_s = None if seen.report is None else seen.report.process.dead_age_s
@@ -261,12 +255,12 @@ class _Crowd:
 
 def _cells(context: Context) -> tuple[list[str], int]:
     """Cells or cards, in the natural order of their names; and how many are left out."""
-    every = shown = list(_crowds(context.fleet, by_host=context.place.by_host))
+    every = shown = list(_crowds(context))
     if len(every) > CELLS:  # those with more to show than health, worst first
         odd = [crowd for crowd in every if set(crowd.states) != {"healthy"} or crowd.flags]
         shown = sorted(odd, key=lambda crowd: (ORDER[crowd.shown], natural(crowd.name)))[:CELLS]
     crowds = sorted(shown, key=lambda crowd: natural(crowd.name))
-    states = context.fleet.states
+    states = context.states
     if len(states) <= CARDS:
         return [_card(context, crowd) for crowd in crowds], 0
     sick = [rank for rank, state in states.items() if state in SICK]
@@ -275,12 +269,12 @@ def _cells(context: Context) -> tuple[list[str], int]:
     return [_cell(crowd, linked) for crowd in crowds], len(every) - len(crowds)
 
 
-def _crowds(fleet: FleetIndex, *, by_host: bool) -> Iterator[_Crowd]:
-    view, states = fleet.view, fleet.states
+def _crowds(context: Context) -> Iterator[_Crowd]:
+    view, states, by_host = context.view, context.states, context.place.by_host
     entries = view.quarantine if by_host else view.quarantine_groups
     held_out = {entry.name for entry in entries}
     groups = {} if by_host else {group.group: group for group in view.groups}
-    ranks = fleet.by_host if by_host else fleet.by_group
+    ranks = context.by_host if by_host else context.by_group
     for name in ranks if by_host else groups:
         members = ranks.get(name, ())
         has = tuple(states[seen.rank] for seen in members)
@@ -323,7 +317,7 @@ def _card(context: Context, crowd: _Crowd) -> str:
         crowd,
         others=sorted(others, key=natural),
         has=" ".join(sorted(set(crowd.states) or {crowd.shown})),
-        states=context.fleet.states,
+        states=context.states,
         tempos=context.view.tempos,
         trouble_of=trouble_of,
         guarded=context.guarded,
@@ -336,14 +330,14 @@ def _card(context: Context, crowd: _Crowd) -> str:
 _SEVERITIES: Final = ("info", "warning", "critical")
 
 
-def _policy(rules: Effective, fleet: FleetIndex) -> dict[str, Any]:
+def _policy(rules: Effective, view: View) -> dict[str, Any]:
     """As `GET /v1/policy` shows it, and each action with its kinds of fault."""
     policy = effective_to_json(rules)
     done = grouped(
         (" / ".join(dict.fromkeys(plain(row[level]) for level in _SEVERITIES)), plain(kind))
         for kind, row in policy["actions"].items()
     )
-    learned = learned_to_json(rules.config, fleet.view.result.learned)
+    learned = learned_to_json(rules.config, view.result.learned)
     return {**policy, "learned": learned, "done": done}
 
 
@@ -357,15 +351,9 @@ _MOST: Final = 512
 """Rows of a table."""
 
 
-def listed_incidents(incidents: Iterable[Incident]) -> list[Incident]:
-    """Open ones, then the latest of the others."""
-    every = grouped((incident.open, incident) for incident in incidents)
-    return [*every.get(True, ())[:_OPEN], *every.get(False, ())[:_LATEST]]
-
-
 def group_page(context: Context) -> Page:
     name, view = context.place.name, context.view
-    ranks = context.fleet.by_group.get(name, ())
+    ranks = context.by_group.get(name, ())
     group = next((group for group in view.groups if group.group == name), None)
     incidents = [
         incident
@@ -385,7 +373,7 @@ def group_page(context: Context) -> Page:
 
 def host_page(context: Context) -> Page:
     name, view = context.place.name, context.view
-    ranks = context.fleet.by_host.get(name, ())
+    ranks = context.by_host.get(name, ())
     record = view.hosts.get(Host(name))
     groups = {seen.identity.group for seen in ranks}
     return _crowd_page(
@@ -423,7 +411,7 @@ def _crowd_page(
         context, "crowd.html", f"{kind} {name}",
         exists=remembered or bool(ranks or entry or context.history),
         kind=kind,
-        state=state or worst(context.fleet.states[seen.rank] for seen in ranks),
+        state=state or worst(context.states[seen.rank] for seen in ranks),
         entry=entry,
         ranks=ranks[:_MOST],
         rank_count=len(ranks),
@@ -447,7 +435,7 @@ def rank_page(context: Context) -> Page:
         for incident in view.incidents
         if name in incident.suspects or name in incident.verdict.victims
     ]
-    state = UNKNOWN if seen is None else context.fleet.states[seen.rank]
+    state = UNKNOWN if seen is None else context.states[seen.rank]
     return made_of(
         context, "rank.html", f"rank {name}",
         exists=seen is not None or bool(incidents),
@@ -569,8 +557,7 @@ def _page(place: PagePlace) -> Response:
         scope = {GROUPS: Scope.GROUP, HOSTS: Scope.HOST}.get(place.kind)
         events = () if scope is None else context.quarantine.history(place.name, scope)
         guarded = not (context.loopback or context.open_reads)
-        fleet = FleetIndex(view)
-        return make(Context(fleet, place, guarded, why_not(context), events, context.tick_s))
+        return make(Context(view, place, guarded, why_not(context), events, context.tick_s))
 
     return sent(context.pages.get(view, place, made))
 
