@@ -23,7 +23,6 @@ from flask import Blueprint, Response, request
 from markupsafe import Markup, escape
 
 from lightkeeper.monitor.decide.headline import SICK, Headline, JobState, headline_of
-from lightkeeper.monitor.decide.rules import Effective
 from lightkeeper.monitor.decide.view import GroupView, View, trouble_of
 from lightkeeper.monitor.decide.view_json import effective_to_json, learned_to_json, runs_to_json
 from lightkeeper.monitor.model.eviction import QuarantineEntry, QuarantineEvent, Scope
@@ -88,10 +87,6 @@ class Context:
     """What happened to this page's group or host, newest first."""
     tick_s: float = 1.0
 
-    @property
-    def now_s(self) -> float:
-        return self.view.snapshot.now_s
-
     @cached_property
     def headline(self) -> Headline:
         return headline_of(self.view)
@@ -134,7 +129,7 @@ def made_of(
     html = render(
         template, context=context, view=context.view, states=context.states,
         title=page_title, every_s=max(_LEAST_S, context.tick_s),
-        now_s=context.now_s, name=context.place.name, headline=context.headline,
+        now_s=context.view.snapshot.now_s, name=context.place.name, headline=context.headline,
         away=isinstance(context.view.snapshot.lighthouse, LighthouseAway),
         exists=exists, title_of=title_of, trouble_of=trouble_of, SOURCES=SOURCES, **values,
     )  # fmt: skip
@@ -180,14 +175,14 @@ def fleet_page(context: Context) -> Page:
         blamed=blamed,
         lead=next((f for i, f in context.faces if i.id == headline.incident), None),
         incidents=[*listed.get(True, ())[:_OPEN], *listed.get(False, ())[:_LATEST]],
-        pace=pace_chart(view.trend, view.incidents, context.now_s, context.place.span),
+        pace=pace_chart(view.trend, view.incidents, view.snapshot.now_s, context.place.span),
         tempo=tempo_chart(view.tempos),
         legend=[(state, counts[state]) for state in reversed(LOOKS)
                 if counts[state] or state == "healthy"],
         cards=len(context.states) <= CARDS,
         cells=cells,
         folded=folded,
-        policy=None if view.rules is None else _policy(view.rules, view),
+        policy=_policy(view),
         severities=_SEVERITIES,
     )  # fmt: skip
 
@@ -195,9 +190,7 @@ def fleet_page(context: Context) -> Page:
 def _tab(context: Context) -> str:
     """The headline without what changes every second."""
     headline = context.headline
-    lead = next(
-        (incident for incident, _ in context.faces if incident.id == headline.incident), None
-    )
+    lead = next((i for i, _ in context.faces if i.id == headline.incident), None)
     if lead is not None:
         return f"{headline.label} {title_of(lead)}"
     ticks = headline.state in (JobState.LATE, JobState.PAUSING, JobState.STALLING)
@@ -215,9 +208,7 @@ _FACES: Final = 5
 def _sick(context: Context) -> tuple[list[Observation], dict[RankName, Face]]:
     """Sick ranks, and the incident of each rank that an open one blames."""
     view, healths = context.view, context.view.result.rank_health
-    blamed = {
-        rank: face for incident, face in reversed(context.faces) for rank in incident.culprits
-    }
+    blamed = {rank: face for i, face in reversed(context.faces) for rank in i.culprits}
 
     def age_s(seen: Observation) -> float:
         dead_s = None if seen.report is None else seen.report.process.dead_age_s
@@ -330,14 +321,16 @@ def _card(context: Context, crowd: _Crowd) -> str:
 _SEVERITIES: Final = ("info", "warning", "critical")
 
 
-def _policy(rules: Effective, view: View) -> dict[str, Any]:
-    """As `GET /v1/policy` shows it, and each action with its kinds of fault."""
-    policy = effective_to_json(rules)
+def _policy(view: View) -> dict[str, Any] | None:
+    """As `GET /v1/policy` shows it, and each action with its kinds of fault; None: not known."""
+    if view.rules is None:
+        return None
+    policy = effective_to_json(view.rules)
     done = grouped(
         (" / ".join(dict.fromkeys(plain(row[level]) for level in _SEVERITIES)), plain(kind))
         for kind, row in policy["actions"].items()
     )
-    learned = learned_to_json(rules.config, view.result.learned)
+    learned = learned_to_json(view.rules.config, view.result.learned)
     return {**policy, "learned": learned, "done": done}
 
 

@@ -300,11 +300,11 @@ def test_who_only_slows_the_job_is_not_blamed_for_its_standstill() -> None:
 
 @pytest.mark.parametrize("age_s", [0.6, 3.0, 5.4, 14.0, 16.0, 60.0])
 def test_no_rank_is_green_while_the_next_commit_is_late(age_s: float) -> None:
-    fleet = aged(crowd(4, 2), age_s)
-    page = make(Context(fleet, PagePlace(FLEET)))
-    late = fleet.headline.state in (JobState.LATE, JobState.STALLING)
+    context = Context(aged(crowd(4, 2), age_s), PagePlace(FLEET))
+    page = make(context)
+    late = context.headline.state in (JobState.LATE, JobState.STALLING)
     assert late is (age_s > 3 * 1.25)
-    assert set(fleet.states.values()) == ({"late"} if late else {"healthy"})
+    assert set(context.states.values()) == ({"late"} if late else {"healthy"})
     assert ("steps a second</dt><dd>0.80" in parts_of(page)["pulse"]) is not late
 
 
