@@ -44,19 +44,9 @@ class IncidentAccount:
 
 
 def account(
-    incident: Incident,
-    rows: Sequence[Decision],
-    lost: float | None,
-    now_s: float,
+    incident: Incident, rows: Sequence[Decision], lost: float | None, now_s: float
 ) -> IncidentAccount:
-    """The account of this incident.
-
-    Args:
-        incident: as it is now.
-        rows: its decisions, oldest first.
-        lost: what it cost, in rank-seconds; None: not known.
-        now_s: unix time.
-    """
+    """`rows`: its decisions, oldest first; `lost`: what it cost, in rank-seconds; None: not known."""
     ruled = rulings(rows)
     marks = incident.milestones
     asked = marks.evict_asked_s is not None or bool(taken_up(rows))
@@ -164,21 +154,20 @@ def choose(
         if word and word not in valid:
             raise ChoiceError(f"{name} is {word[:60]!r}, expected one of {', '.join(valid)}")
 
+    def is_open(incident: Incident) -> bool:
+        return incident.open and work.of(incident).resolved is None
+
     def fits(incident: Incident) -> bool:
         last_s = max(incident.last_seen_s, incident.milestones.first_seen_s)
         return (
             (incident.open or last_s >= since_s)
             and kind in ("", incident.kind)
             and (not group or group in incident.groups)
-            and (state in ("", incident.state) or (state == OPEN and _is_open(incident, work)))
+            and (state in ("", incident.state) or (state == OPEN and is_open(incident)))
             and run in ("", incident.run)
         )
 
     return [incident for incident in incidents if fits(incident)]
-
-
-def _is_open(incident: Incident, work: Work) -> bool:
-    return incident.open and work.of(incident).resolved is None
 
 
 def find_incident(incidents: Sequence[Incident], prefix: str) -> Incident:

@@ -767,15 +767,13 @@ def _quarantine(case: Case) -> tuple[Host, ...]:
 def _elsewhere(case: Case) -> bool:
     """True if the same line of the program failed on two other hosts: it is the program then."""
     signature, hosts = case.incident.signature, case.incident.hosts
-    return (
-        bool(signature)
-        and sum(
-            any(before.signature == signature and not before.verdict.blamed for before in past)
-            for host, past in case.fleet.faults.items()
-            if host not in hosts
-        )
-        > 1
-    )
+    elsewhere = [
+        host
+        for host, past in case.fleet.faults.items()
+        if host not in hosts
+        and any(before.signature == signature and not before.verdict.blamed for before in past)
+    ]
+    return bool(signature) and len(elsewhere) > 1
 
 
 def _before(case: Case, host: Host) -> bool:

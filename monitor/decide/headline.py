@@ -15,7 +15,7 @@ from statistics import median
 from typing import Final
 
 from lightkeeper.monitor.decide.tempo import median_step_s
-from lightkeeper.monitor.decide.view import Ended, View, ended_of
+from lightkeeper.monitor.decide.view import Ended, View
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import IncidentId, group_of
 from lightkeeper.monitor.model.verdict import Kind, RankHealth
@@ -138,7 +138,7 @@ def headline_of(view: View) -> Headline:
         age_s=age_s,
         still_s=still_s,
         usual_s=usual_s,
-        ended=ended_of(view),
+        ended=view.ended,
         healths=Counter(view.result.rank_health.values()),
     )
     at_s = None if seen.ended is None else seen.ended.at_s

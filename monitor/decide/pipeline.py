@@ -81,8 +81,8 @@ _HOUR_S: Final = 3600.0
 def rank_health(
     history: History,
     graph: WaitGraph | None,
-    incidents: Iterable[Incident] = (),
-    victims: Container[RankName] = (),
+    incidents: Iterable[Incident],
+    victims: Container[RankName],
 ) -> dict[RankName, RankHealth]:
     """The health of every registered rank.
 
@@ -259,16 +259,9 @@ def missing_without(history: History, snapshot: Snapshot, incident: Incident) ->
     if members and all(track.died_s is not None for track in members):
         return "every process of it is gone, and nothing else shows whether its heartbeat goes on"
     explained = _explained(history, incident)
-    if explained is not None:
-        return explained
-    return None if snapshot.gate_up else _unconfirmed(incident, members)
-
-
-def _unconfirmed(incident: Incident, members: Sequence[RankTrack]) -> str | None:
-    """The rank whose WorkerServer could not confirm an eviction; None: all of the group's could."""
     unseen = tuple(track.rank for track in members if track.fresh is None)
-    if members and not unseen:
-        return None
+    if explained is not None or snapshot.gate_up or (members and not unseen):
+        return explained
     return f"nor {listed(unseen or incident.suspects)}: nobody could confirm an eviction"
 
 
@@ -330,7 +323,7 @@ def _dead_hosts(history: History, config: KeeperConfig) -> frozenset[Host]:
 
 
 def _of_the_lost(snapshot: Snapshot) -> set[IncidentId]:
-    """True if its groups are lost and nothing of them is seen: nobody waits for their end."""
+    """Incidents whose groups are lost, and nothing of them is seen: nobody waits for their end."""
     lost = {each.incident_id: each.group for each in snapshot.evictions if each.lost}
     seen = {report.identity.group for report in snapshot.reports.values()} if lost else set()
     return {incident_id for incident_id, group in lost.items() if group not in seen}

@@ -361,7 +361,40 @@ class View:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """Problems of a job that trains, one sentence each."""
-        return warnings_of(self)
+        warnings = []
+        if self.out:
+            ago_s = min(self.out.values())
+            ago = seconds(ago_s) if ago_s < _MINUTES_S else f"{ago_s / 60:.0f} min"
+            gone = f"without {listed(list(self.out))}: evicted {ago} ago, not restarted yet"
+            warnings.append(gone)
+        usual_s = self.spent.usual_s
+        # without declared pauses: a checkpoint does not count as a slow step
+        paces = [tempo.busy_s + tempo.wait_s for tempo in self.tempos.values()]
+        if usual_s and paces and (pace_s := median(paces)) > SLOW * usual_s:
+            warnings.append(f"a step takes {pace_s:.3g} s, and {usual_s:.3g} s is usual")
+        warnings += _of_live_ranks(self.snapshot)
+        running = {seen.identity.group for seen in self.snapshot.observations}
+        departed = {departure.group for departure in self.departures if not departure.clean}
+        if running and (missing := departed - running - self.out.keys()):
+            warnings.append(f"gone and not back: {listed(sorted(missing))}")
+        return tuple(warnings)
+
+    @cached_property
+    def ended(self) -> Ended | None:
+        """How the job ended; None: something runs, or nothing was ever seen."""
+        observations, now_s = self.snapshot.observations, self.snapshot.now_s
+        if any(seen.report is None or seen.report.process.alive for seen in observations):
+            return None
+        departures = [*self.departures, *(departure_of(seen, now_s) for seen in observations)]
+        if not departures:
+            return None
+        count, at_s = len(departures), max(departure.at_s for departure in departures)
+        if all(departure.clean for departure in departures):
+            return Ended(at_s, True, f"{count:,} of {count:,} ranks ended with exit code 0")
+        root = _root(self.incidents, departures)
+        says = f"{_ways(root, departures)}; 0 of {count} ranks left"
+        stopped = all(departure.clean or departure.stopped for departure in departures)
+        return Ended(at_s, False, says, stopped, None if root is None else root.id)
 
     @property
     def by_rank(self) -> Mapping[RankName, Observation]:
@@ -586,24 +619,6 @@ _APART_S: Final = 60.0
 """Ranks that end within this end together: launchers send SIGKILL half a minute after SIGTERM."""
 
 
-def ended_of(view: View) -> Ended | None:
-    """How the job ended; None: something runs, or nothing was ever seen."""
-    snapshot = view.snapshot
-    if any(seen.report is None or seen.report.process.alive for seen in snapshot.observations):
-        return None
-    registered = (departure_of(seen, snapshot.now_s) for seen in snapshot.observations)
-    departures = [*view.departures, *registered]
-    if not departures:
-        return None
-    count, at_s = len(departures), max(departure.at_s for departure in departures)
-    if all(departure.clean for departure in departures):
-        return Ended(at_s, True, f"{count:,} of {count:,} ranks ended with exit code 0")
-    root = _root(view.incidents, departures)
-    says = f"{_ways(root, departures)}; 0 of {count} ranks left"
-    stopped = all(departure.clean or departure.stopped for departure in departures)
-    return Ended(at_s, False, says, stopped, None if root is None else root.id)
-
-
 def _root(incidents: Sequence[Incident], departures: Sequence[Departure]) -> Incident | None:
     """Why the job ended: the oldest of the faults that stop ranks and whose incidents were open
     when its last ranks began to end. It may be resolved by now, since all ended.
@@ -659,28 +674,6 @@ def _given_up(root: Incident, departures: Sequence[Departure]) -> str:
 _OVER: Final = (RankHealth.DEAD, RankHealth.UNREACHABLE, RankHealth.FINISHED, RankHealth.ENDED)
 """Healths of a rank that has not been started again."""
 _MINUTES_S: Final = 600.0
-
-
-def warnings_of(view: View) -> tuple[str, ...]:
-    """See `View.warnings`."""
-    warnings = []
-    if view.out:
-        ago_s = min(view.out.values())
-        ago = seconds(ago_s) if ago_s < _MINUTES_S else f"{ago_s / 60:.0f} min"
-        gone = f"without {listed(list(view.out))}: evicted {ago} ago, not restarted yet"
-        warnings.append(gone)
-    usual_s = view.spent.usual_s
-    # without declared pauses: a checkpoint does not count as a slow step
-    paces = [tempo.busy_s + tempo.wait_s for tempo in view.tempos.values()]
-    if usual_s and paces and (pace_s := median(paces)) > SLOW * usual_s:
-        warnings.append(f"a step takes {pace_s:.3g} s, and {usual_s:.3g} s is usual")
-    warnings += _of_live_ranks(view.snapshot)
-    running = {seen.identity.group for seen in view.snapshot.observations}
-    missing = {departure.group for departure in view.departures if not departure.clean} - running
-    missing -= view.out.keys()
-    if missing and running:
-        warnings.append(f"gone and not back: {listed(sorted(missing))}")
-    return tuple(warnings)
 
 
 def _of_live_ranks(snapshot: Snapshot) -> Iterator[str]:

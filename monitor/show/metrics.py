@@ -172,8 +172,8 @@ def _unwell(scene: ScrapeView) -> Values:
     return [(split_rank_name(rank), STATES[healths[rank]]) for rank in worst]
 
 
-def _last_commit(scene: ScrapeView) -> Values:
-    age_s = scene.headline.commit_age_s
+def _moment(scene: ScrapeView, age_s: float | None) -> float | None:
+    """Unix time of what is this old."""
     return None if age_s is None else scene.view.snapshot.now_s - age_s
 
 
@@ -193,11 +193,6 @@ def _tally(every: Iterable[T], kinds: Iterable[T]) -> dict[T, int]:
 
 def _groups(of: Callable[[GroupView, ScrapeView], float | None]) -> Fill:
     return lambda scene: [(group.group, of(group, scene)) for group in scene.exported_groups]
-
-
-def _last_heartbeat(group: GroupView, scene: ScrapeView) -> float | None:
-    age_s = group.heartbeat_age_s
-    return None if age_s is None else scene.view.snapshot.now_s - age_s
 
 
 def _testimonies(scene: ScrapeView) -> Values:
@@ -267,7 +262,7 @@ _OF_FLEET: Final[Metrics] = (
     FLEET.gauge("job_state", f"The page's headline, the worst highest: {_numbered(JOB_STATES)}.",
         (), lambda scene: JOB_STATES[scene.headline.state]),
     FLEET.gauge("job_last_commit_timestamp_seconds", "Unix time of the last commit of any rank.",
-        (), _last_commit, absent="none is known"),
+        (), lambda scene: _moment(scene, scene.headline.commit_age_s), absent="none is known"),
     FLEET.gauge("job_usual_commit_seconds", "Usual seconds from commit to commit.", (),
         lambda scene: scene.view.spent.usual_s, absent="not known yet"),
     FLEET.gauge("job_loss", "Median of the finite losses of live ranks.", (), _loss,
@@ -295,7 +290,7 @@ _OF_FLEET: Final[Metrics] = (
         _groups(lambda group, _: group.in_quorum), absent=_NO_ANSWER),
     FLEET.gauge("group_last_heartbeat_timestamp_seconds",
         "Unix time of the group's last heartbeat to the Lighthouse.", GROUP,
-        _groups(_last_heartbeat), absent=_NO_ANSWER),
+        _groups(lambda group, scene: _moment(scene, group.heartbeat_age_s)), absent=_NO_ANSWER),
     FLEET.counter("lighthouse_restarts", "Restarts of the Lighthouse seen by this monitor.", (),
         _evicting(lambda view: view.lighthouse.restarts), absent=ALONE),
     FLEET.counter("quorum_changes", "Quorums formed since this monitor started.", (),

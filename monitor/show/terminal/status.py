@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from lightkeeper.monitor.decide.accounts import choose
 from lightkeeper.monitor.decide.headline import Headline, JobState, headline_of
-from lightkeeper.monitor.decide.view import SCHEMA, IncidentReport, View, ended_of
+from lightkeeper.monitor.decide.view import SCHEMA, IncidentReport, View
 from lightkeeper.monitor.decide.view_json import degraded, report_to_json
 from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
@@ -91,7 +91,6 @@ WORDS: Final = {
 
 def training(view: View, headline: Headline) -> Answer:
     """Are steps committed, and what is wrong if anything?"""
-    ended = ended_of(view)
     then = headline.next
     text = f"{headline.says}, {then[:1].lower()}{then[1:]}" if then else headline.says
     more: Sequence[str] = view.warnings
@@ -112,7 +111,7 @@ def training(view: View, headline: Headline) -> Answer:
     return answer_of(
         WORDS[headline.state], text, more, step=headline.step, step_s=headline.step_s,
         commit_age_s=headline.commit_age_s, warnings=list(view.warnings),
-        ended=None if ended is None else asdict(ended),
+        ended=None if view.ended is None else asdict(view.ended),
     )  # fmt: skip
 
 

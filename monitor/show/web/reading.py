@@ -21,12 +21,12 @@ from lightkeeper.monitor.decide.view_json import (
     degraded,
     effective_to_json,
     entry_to_json,
-    event_to_json,
     host_to_json,
     learned_to_json,
     ranks_to_json,
     report_to_json,
     runs_to_json,
+    scoped_to_json,
     self_health_to_json,
     snapshot_to_json,
 )
@@ -266,7 +266,7 @@ def quarantined(name: str, scope: Scope) -> Response:
         "schema": SCHEMA,
         str(scope): name,
         "entry": None if entry is None else _entry(entry),
-        "history": [event_to_json(event) for event in listed.history(name, scope)],
+        "history": list(map(scoped_to_json, listed.history(name, scope))),
     }
     if scope is Scope.HOST:
         record = listed.records().get(host, HostRecord(host))
