@@ -37,34 +37,27 @@ SICK: Final = (RankHealth.DEAD, RankHealth.UNREACHABLE, RankHealth.STALLED, Rank
 
 
 class JobState(StrEnum):
-    WAITING = "waiting"  # no rank was ever seen
-    STARTING = "starting"  # no step is committed yet
-    WATCHING = "watching"  # ranks answer, but none reports its steps
-    TRAINING = "training"
-    DISTURBED = "disturbed"  # it trains, but something is wrong
-    LATE = "late"  # the next commit is overdue, but not long enough to say that training stopped
-    PAUSING = "pausing"  # no commits, and a rank says why: a checkpoint, an evaluation
-    STALLING = "stalling"  # no commits, and the culprit is not known yet
-    STOPPED = "stopped"  # no commits, and an incident says why
-    FINISHED = "finished"
-    ENDED = "ended"
-    INTERRUPTED = "interrupted"  # it ended because somebody asked it to
+    """What the job does, and how a sentence about it begins."""
 
+    label: str
 
-_LABELS: Final[Mapping[JobState, str]] = {
-    JobState.WAITING: "Waiting for ranks:",
-    JobState.STARTING: "Starting:",
-    JobState.WATCHING: "Watching:",
-    JobState.TRAINING: "Training:",
-    JobState.DISTURBED: "Training, but",
-    JobState.LATE: "Late:",
-    JobState.PAUSING: "Pausing:",
-    JobState.STALLING: "Stalling:",
-    JobState.STOPPED: "Not training:",
-    JobState.FINISHED: "The job has finished:",
-    JobState.ENDED: "The job has ended:",
-    JobState.INTERRUPTED: "The job was stopped:",
-}
+    def __new__(cls, name: str, label: str) -> JobState:
+        state = str.__new__(cls, name)
+        state._value_, state.label = name, label
+        return state
+
+    WAITING = "waiting", "Waiting for ranks:"  # no rank was ever seen
+    STARTING = "starting", "Starting:"  # no step is committed yet
+    WATCHING = "watching", "Watching:"  # ranks answer, but none reports its steps
+    TRAINING = "training", "Training:"
+    DISTURBED = "disturbed", "Training, but"  # something is wrong
+    LATE = "late", "Late:"  # the next commit, but not long enough to say that training stopped
+    PAUSING = "pausing", "Pausing:"  # no commits, and a rank says why: a checkpoint, an evaluation
+    STALLING = "stalling", "Stalling:"  # no commits, and the culprit is not known yet
+    STOPPED = "stopped", "Not training:"  # no commits, and an incident says why
+    FINISHED = "finished", "The job has finished:"
+    ENDED = "ended", "The job has ended:"
+    INTERRUPTED = "interrupted", "The job was stopped:"  # somebody asked it to end
 
 
 _BEFORE: Final[Mapping[JobState, str]] = {
@@ -100,7 +93,7 @@ class Headline:
     @property
     def label(self) -> str:
         """The state in a few words, as the sentence begins."""
-        return "Training" if self.short else _LABELS[self.state]
+        return "Training" if self.short else self.state.label
 
     @property
     def trains(self) -> bool:

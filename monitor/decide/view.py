@@ -493,10 +493,6 @@ class IncidentReport:
     """Name -> URL."""
 
     @property
-    def began_s(self) -> float:
-        return self.incident.began_s
-
-    @property
     def evictions(self) -> tuple[Eviction, ...]:
         """Those that an evictor had, oldest first."""
         return taken_up(self.decisions)

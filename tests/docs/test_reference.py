@@ -7,7 +7,7 @@ import re
 import pytest
 import yaml
 
-from lightkeeper.monitor.decide.headline import _LABELS, JobState
+from lightkeeper.monitor.decide.headline import JobState
 from lightkeeper.monitor.decide.rules import DEFAULT
 from lightkeeper.monitor.detect.self_health import Condition
 from lightkeeper.monitor.model.config import KeeperConfig
@@ -101,7 +101,7 @@ def test_every_state_of_a_rank_is_explained() -> None:
 def test_every_headline_and_its_word_on_the_terminal_is_explained() -> None:
     table = section("ui", "The page")
     for state in JobState:
-        assert _LABELS[state].rstrip(":").removeprefix("The job ") in table, state
+        assert state.label.rstrip(":").removeprefix("The job ") in table, state
         assert f"`{WORDS[state]}`" in table, state
 
 

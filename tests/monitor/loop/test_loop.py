@@ -21,7 +21,7 @@ from lightkeeper.monitor.act.release import Releaser
 from lightkeeper.monitor.act.schedulers.base import Lost, Outcome
 from lightkeeper.monitor.act.targets import Registered, Registry
 from lightkeeper.monitor.act.work import WorkBook
-from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.decide.escalation import handle
 from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.view import NotPossible, View
@@ -65,7 +65,7 @@ class Script:
         """Nothing is known from before."""
 
 
-class MovedClock(SteadyClock):
+class MovedClock(Clock):
     def advance(self, seconds: float) -> None:
         self._wall_s += seconds
 
