@@ -15,7 +15,7 @@ from statistics import median
 from typing import Final
 
 from lightkeeper.monitor.decide.tempo import median_step_s
-from lightkeeper.monitor.decide.view import Ended, View
+from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import IncidentId, group_of
 from lightkeeper.monitor.model.verdict import Kind, RankHealth
@@ -109,14 +109,12 @@ class _Figures:
     """Over all ranks, in one pass: there may be 10,000."""
 
     step: int | None
-    step_s: float | None
     age_s: float | None
     """Seconds since the latest commit."""
     still_s: float | None
     """Since the last progress: a commit, or a local step; None: before the first."""
     usual_s: float
     """How long that usually takes; 0: not known."""
-    ended: Ended | None
     healths: Counter[RankHealth]
 
 
@@ -127,16 +125,14 @@ def headline_of(view: View) -> Headline:
     still_s, usual_s = _progress(steps, age_s, step_s, view.spent.usual_s)
     seen = _Figures(
         step=max((step.step for step in steps), default=None),
-        step_s=step_s,
         age_s=age_s,
         still_s=still_s,
         usual_s=usual_s,
-        ended=view.ended,
         healths=Counter(view.result.rank_health.values()),
     )
-    at_s = None if seen.ended is None else seen.ended.at_s
+    at_s = None if view.ended is None else view.ended.at_s
     words = _words(view, seen)
-    return replace(words, step=seen.step, step_s=seen.step_s, commit_age_s=seen.age_s, at_s=at_s)
+    return replace(words, step=seen.step, step_s=step_s, commit_age_s=age_s, at_s=at_s)
 
 
 def _progress(
@@ -160,10 +156,10 @@ def _progress(
 
 
 def _words(view: View, seen: _Figures) -> Headline:
-    if seen.ended is not None:
-        state = JobState.INTERRUPTED if seen.ended.stopped else JobState.ENDED
-        state = JobState.FINISHED if seen.ended.clean else state
-        return Headline(state, seen.ended.says, incident=seen.ended.incident)
+    if (ended := view.ended) is not None:
+        state = JobState.INTERRUPTED if ended.stopped else JobState.ENDED
+        state = JobState.FINISHED if ended.clean else state
+        return Headline(state, ended.says, incident=ended.incident)
     state = _by_commits(view, seen)
     late = state in (JobState.LATE, JobState.STALLING)
     lead = lead_of(view, stops=late)  # a fault that only slows the job does not prevent commits

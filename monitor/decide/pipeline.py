@@ -534,7 +534,7 @@ class Pipeline:
                 detector.name: graph is not None and detector.name not in failures
                 for detector in self._detectors
             },
-            unknown=self._unknown(failures),
+            unknown=unknown,
             health=self._health,
             learned=self._learned(snapshot.now_s),
             links=self._history.links,
@@ -556,17 +556,6 @@ class Pipeline:
         measured_s = price.seconds if price.evictions else None
         return Learned(self._min_replicas, measured_s, price.evictions, dict(recent))
 
-    def _unknown(self, failures: Mapping[str, str]) -> dict[str, str]:
-        """Kind of fault that was not looked for -> why."""
-        blind = failures.get(_GRAPH)
-        unknown: dict[str, str] = {}
-        for name, kind in ((detector.name, detector.kind.value) for detector in self._detectors):
-            if blind is not None:
-                unknown[kind] = f"what all detectors build on ({_GRAPH}) crashed: {blind}"
-            elif name in failures:
-                unknown[kind] = f"detector {name} crashed: {failures[name]}"
-        return unknown
-
     # -- for the journal -------------------------------------------------------------------
 
     def memory(self) -> Mapping[str, object]:
@@ -586,19 +575,22 @@ class Pipeline:
 
     def _detect(
         self, graph: WaitGraph | None, failures: dict[str, str]
-    ) -> tuple[tuple[Verdict, ...], frozenset[Kind]]:
+    ) -> tuple[list[Verdict], dict[str, str]]:
+        """What the detectors see, and why a kind of fault cannot be judged in this tick."""
         if graph is None:
-            return (), frozenset(FAULTS)
+            why = f"what all detectors build on ({_GRAPH}) crashed: {failures[_GRAPH]}"
+            return [], dict.fromkeys((kind.value for kind in FAULTS), why)
         seen: list[Verdict] = []
-        unknown: set[Kind] = set()
+        unknown: dict[str, str] = {}
         for detector in self._detectors:
             call = partial(detector.verdicts, self._history, graph)
             verdicts = _guarded(detector.name, failures, call)
             if verdicts is None:
-                unknown.add(detector.kind)
+                why = f"detector {detector.name} crashed: {failures[detector.name]}"
+                unknown[detector.kind.value] = why
             else:
                 seen += verdicts
-        return tuple(seen), frozenset(unknown)
+        return seen, unknown
 
     def _drawn(
         self, graph: WaitGraph | None, verdicts: tuple[Verdict, ...], failures: dict[str, str]

@@ -854,7 +854,7 @@ class Tracker:
         history: History,
         verdicts: Sequence[Verdict],
         *,
-        unknown: frozenset[Kind] = frozenset(),
+        unknown: Container[str] = (),
         inhibited: Mapping[tuple[Kind, GroupName], str],
     ) -> None:
         """Take verdicts, after `take_evictions`."""
@@ -873,7 +873,7 @@ class Tracker:
         self,
         history: History,
         verdicts: Sequence[Verdict],
-        unknown: frozenset[Kind],
+        unknown: Container[str],
         inhibited: Mapping[tuple[Kind, GroupName], str],
     ) -> None:
         commits, seen = Commits.of(history), set[IncidentId]()
