@@ -115,7 +115,6 @@ class Commands(HelpPage, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Import the command."""
         name, command, arguments = super().resolve_command(ctx, args)
         return name, command.imported() if isinstance(command, Ours) else command, arguments
 

@@ -95,12 +95,7 @@ def effective(
 
 
 class Rulebook:
-    """The policy of one monitor. Safe to use from any thread.
-
-    Args:
-        first: the policy at the start.
-        command_line: its options, which override the file.
-    """
+    """The policy of one monitor; the command line overrides the file. Safe from any thread."""
 
     def __init__(self, first: Effective, command_line: Mapping[str, Any] | None = None) -> None:
         self._command_line = dict(command_line or {})

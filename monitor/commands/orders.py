@@ -325,22 +325,25 @@ def evict(
         _confirm(chosen, only=only)
     body = {"reason": reason, "author": login()}
     said = monitor.ask(path_to("groups", group, "evict"), method="POST", body=body)
-    if not as_json:
-        ends = f"; this ends the job, {clean(group)} is its only group" if only else ""
-        console().print(Text(f"evicting {clean(group)}: {clean(said['incident_id'])}{ends}"))
-        if said.get("note"):
-            console().print(Text(clean(str(said["note"]))))
-    step = len if as_json else lambda line: console().print(Text(f"  {line}"))
-    last = _follow(monitor, str(said["incident_id"]), wait_s, step)
+
+    def show(line: str, style: str = "") -> None:
+        if not as_json:
+            console().print(Text(line, style))
+
+    ends = f"; this ends the job, {clean(group)} is its only group" if only else ""
+    show(f"evicting {clean(group)}: {clean(said['incident_id'])}{ends}")
+    if said.get("note"):
+        show(clean(str(said["note"])))
+    last = _follow(monitor, str(said["incident_id"]), wait_s, lambda line: show(f"  {line}"))
     failed, out, gone = last.get("failed"), last.get("confirmed"), last.get("gone_s") is not None
     if as_json:
         print_json({**said, "eviction": last or None})
     elif failed:
-        console().print(Text(f"it is not out: {clean(str(failed))}", "bold red"))
+        show(f"it is not out: {clean(str(failed))}", "bold red")
     elif out:
-        console().print(Text(f"it is out: {clean(str(out))}", "green"))
+        show(f"it is out: {clean(str(out))}", "green")
     elif gone:
-        console().print(Text("its processes are gone: nothing is left to evict", "green"))
+        show("its processes are gone: nothing is left to evict", "green")
     if failed:
         return FAILED
     return DONE if out or gone or not wait_s else NOT_YET

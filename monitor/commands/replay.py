@@ -91,7 +91,6 @@ class Journey:
         return {**rules, **{name: (getattr(live, name), new) for name, new in self.changes.items()}}
 
     def versions(self) -> list[str]:
-        """Versions that wrote the files."""
         return sorted({file.head.version for file in self.opened})
 
     def take(self, replayed: Replayed) -> None:

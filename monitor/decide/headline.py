@@ -138,13 +138,8 @@ def headline_of(view: View) -> Headline:
 def _progress(
     steps: Sequence[StepState], age_s: float | None, step_s: float | None, commit_s: float | None
 ) -> tuple[float | None, float]:
-    """Seconds since the last progress, and how long that usually takes.
-
-    Args:
-        steps: of all ranks.
-        age_s: of the last commit.
-        step_s: usual seconds a step.
-        commit_s: usual seconds a commit.
+    """Seconds since the last progress, and how long that usually takes. `age_s`: of the last
+    commit; `step_s`, `commit_s`: usual seconds a step, and a commit.
     """
     if not any(step.local_steps for step in steps):
         return age_s, max(step_s or 0.0, commit_s or 0.0)  # some attempts are not committed

@@ -86,12 +86,8 @@ def rank_health(
 ) -> dict[RankName, RankHealth]:
     """The health of every registered rank.
 
-    Args:
-        history: with this tick in it.
-        graph: None when it could not be built.
-        incidents: open ones, oldest first: a culprit is never called healthy. A candidate is judged
-            by what it does, like any other rank.
-        victims: those of open incidents that have not moved on.
+    `incidents`: open ones, oldest first: a culprit is never called healthy. A candidate is judged
+    by what it does, like any other rank. `victims`: those that have not moved on.
     """
     blamed: dict[RankName, RankHealth] = {}
     for incident in incidents:

@@ -386,9 +386,7 @@ def _first_seen(scene: ScrapeView) -> Values:
         for incident in scene.view.incidents
         if incident.open or incident.milestones.first_seen_s >= since_s
     ]
-    recent.sort(
-        key=lambda incident: (not incident.open, -incident.milestones.first_seen_s, incident.id)
-    )
+    recent.sort(key=lambda incident: not incident.open)  # the others stay in their order
     return {
         (i.id, i.kind, i.severity, i.state, *_where(i), _did(scene.view, i)):
         i.milestones.first_seen_s
@@ -620,12 +618,8 @@ GATE_METRICS: Final = (
 class ViewCollector(Collector):
     """Computed from the latest view when Prometheus asks; what is not known is left out.
 
-    Args:
-        view: the latest; None before the first tick.
-        bounds: how many ranks and groups have series of their own.
-        wait: until the monitor has time, but not for long: the families of 10,000 ranks take 50 ms
-            of the interpreter that the tick needs.
-        url: where browsers reach this monitor.
+    `wait`: until the monitor has time, but not for long: the families of 10,000 ranks take 50 ms of
+    the interpreter that the tick needs. `url`: where browsers reach this monitor.
     """
 
     def __init__(

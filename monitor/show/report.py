@@ -374,7 +374,6 @@ class MonitorVerdict:
         )
 
     def body(self) -> dict[str, Any]:
-        """The JSON of it."""
         plain, ranks = incident_to_json(self.incident), list(self.suspects)
         return {
             "bundle": self.path,
@@ -498,7 +497,6 @@ class Report:
         return body if live is None else {**body, "monitor": live.body()}
 
     def page(self) -> str:
-        """The whole document."""
         from lightkeeper.monitor.show.templating import render  # noqa: PLC0415 - nobody else needs templates here
 
         live = None if self.live is None else self.live.incident.verdict.waits
