@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 from lightkeeper.monitor.decide.commits import missing_after_s
 from lightkeeper.monitor.decide.guards import (
+    HOUR_S,
     DecisionFacts,
     GroupFacts,
     cost,
@@ -72,8 +73,6 @@ from lightkeeper.monitor.model.verdict import (
 )
 from lightkeeper.monitor.model.wording import listed
 from lightkeeper.worker_server.wire import FINISHED_PHASE, LONG_PHASES, WAITING_PHASE
-
-_HOUR_S: Final = 3600.0
 
 # -- rank health -------------------------------------------------------------------------------
 
@@ -318,13 +317,6 @@ def _dead_hosts(history: History, config: KeeperConfig) -> frozenset[Host]:
     return frozenset(host for host, alive in lives.items() if not alive)
 
 
-def _of_the_lost(snapshot: Snapshot) -> set[IncidentId]:
-    """Incidents whose groups are lost, and nothing of them is seen: nobody waits for their end."""
-    lost = {each.incident_id: each.group for each in snapshot.evictions if each.lost}
-    seen = {report.identity.group for report in snapshot.reports.values()} if lost else set()
-    return {incident_id for incident_id, group in lost.items() if group not in seen}
-
-
 def _in_flight(tracker: Tracker, snapshot: Snapshot, config: KeeperConfig) -> tuple[GroupName, ...]:
     now_s = snapshot.now_s
     going = {
@@ -340,7 +332,9 @@ def _in_flight(tracker: Tracker, snapshot: Snapshot, config: KeeperConfig) -> tu
         if (gone_s := progress.gone_s or progress.unseen_s) is not None
         and now_s - gone_s > GONE_UNCONFIRMED_S
     }
-    done |= _of_the_lost(snapshot)
+    lost = {each.incident_id: each.group for each in snapshot.evictions if each.lost}
+    seen = {report.identity.group for report in snapshot.reports.values()} if lost else set()
+    done |= {key for key, group in lost.items() if group not in seen}  # nobody waits for their end
     going -= {progress.group for progress in snapshot.evictions if progress.incident_id in done}
     awaiting = tracker.awaiting()
     for incident in tracker.open():
@@ -548,7 +542,7 @@ class Pipeline:
         price = cost(self._tracker.lessons(), len(self._history.groups()), self._config)
         observed = self._tracker.observed(now_s) if self._config.observe else ()
         past = [*self._past, *observed]
-        recent = Counter(eviction.group for eviction in past if now_s - eviction.asked_s < _HOUR_S)
+        recent = Counter(eviction.group for eviction in past if now_s - eviction.asked_s < HOUR_S)
         measured_s = price.seconds if price.evictions else None
         return Learned(self._min_replicas, measured_s, price.evictions, dict(recent))
 
@@ -758,7 +752,7 @@ class Pipeline:
         """
         past = {eviction.key: eviction for eviction in (*self._past, *evictions)}
         now_s = self._history.now_s
-        self._past = [eviction for eviction in past.values() if now_s - eviction.asked_s < _HOUR_S]
+        self._past = [eviction for eviction in past.values() if now_s - eviction.asked_s < HOUR_S]
 
 
 def _guarded(name: str, failures: dict[str, str], call: Callable[[], _T]) -> _T | None:

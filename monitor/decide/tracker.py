@@ -22,7 +22,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from lightkeeper.monitor.decide.commits import Commits
-from lightkeeper.monitor.decide.guards import COSTS_KEPT, price_s, teaches
+from lightkeeper.monitor.decide.guards import COSTS_KEPT, HOUR_S, price_s, teaches
 from lightkeeper.monitor.detect.dead import told
 from lightkeeper.monitor.detect.detectors import VictimWait
 from lightkeeper.monitor.detect.endings import End, end_of
@@ -766,7 +766,6 @@ TRANSITIONS: Final[tuple[tuple[tuple[State, ...], Trigger, State, Why], ...]] = 
 
 # -- tracker -----------------------------------------------------------------------------------
 
-_HOUR_S: Final = 3600.0
 _FOLLOW_S: Final = 1.0
 """Added to `follow_s`, within which milestones of an eviction still arrive."""
 
@@ -988,7 +987,7 @@ class Tracker:
             Eviction(incident.id, group, None, at_s)
             for incident in (*self.all(), *self._old.values())
             for group, at_s in incident.observed.items()
-            if incident.open or now_s - at_s < _HOUR_S
+            if incident.open or now_s - at_s < HOUR_S
         )
 
     def lost(self) -> frozenset[str]:

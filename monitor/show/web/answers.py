@@ -314,8 +314,8 @@ def check_host() -> None:
     if not context.tokens.is_own(bearer()) and not context.tokens.groups(bearer()):
         why = (
             f"{request.host!r} names another machine: ask by IP address or as localhost, with the "
+            "token, or start the monitor with --public-url or --open-reads"
         )
-        why += "token, or start the monitor with --public-url or --open-reads"
         raise HttpRefusal(403 if context.tokens.own is None else 401, why)
 
 

@@ -41,7 +41,7 @@ from lightkeeper.monitor.show.chart_svg import (
     run_chart,
     tempo_chart,
 )
-from lightkeeper.monitor.show.templating import Page, macro, path_of, render, template
+from lightkeeper.monitor.show.templating import Page, environment, macro, path_of, render
 from lightkeeper.monitor.show.web.answers import (
     HttpRefusal,
     app_context,
@@ -476,7 +476,7 @@ fleet_pages = Blueprint("fleet_pages", __name__)
 def compile_templates() -> None:
     """Else the first page would count as slow to make (`Latest`)."""
     for name in ("document.html", "fleet.html", "crowd.html", "rank.html", "acts.html"):
-        template(name)
+        environment().get_template(name)
 
 
 @fleet_pages.get("/")
