@@ -9,13 +9,10 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
-from lightkeeper.dashboards import committed
-
-if TYPE_CHECKING:
-    from lightkeeper.dashboards.publish import Pushed
+from lightkeeper.dashboards import committed, publish
 
 _EPILOG = """\
 examples:
@@ -24,8 +21,8 @@ examples:
   lightkeeper dashboards push --url http://grafana:3000 --token-file ~/.grafana-token \\
       --monitor-url http://head:8470
   lightkeeper dashboards export /etc/lightkeeper-grafana
-A push needs `pip install 'lightkeeper[grafana]'` and a token of a service account with the
-Editor role. Without a push: `export`, and mount what it wrote into Grafana.
+A push needs a token of a service account with the Editor role. Without a push: `export`, and mount
+what it wrote into Grafana.
 
 exit status: 0 done, or nothing to do; 1 a push did not do all of its work; 2 wrong use.
 """
@@ -143,11 +140,6 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _push(args: argparse.Namespace) -> int:
-    try:
-        from lightkeeper.dashboards import publish  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        print(f"error: {error}: pip install 'lightkeeper[grafana]'", file=sys.stderr)
-        return 1
     boards, refused = _fitted(args), False
     try:
         grafana = publish.Grafana(args.url, publish.read_grafana_token(args.token_file))
@@ -160,7 +152,7 @@ def _push(args: argparse.Namespace) -> int:
     return int(refused)
 
 
-def _print_row(row: Pushed, *, dry_run: bool) -> None:
+def _print_row(row: publish.Pushed, *, dry_run: bool) -> None:
     writes = row.action in {"create", "update"}
     did = row.action if not writes else f"would {row.action}" if dry_run else f"{row.action}d"
     line = f"{did:14}{row.uid} {row.url or row.why}".rstrip()

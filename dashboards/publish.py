@@ -6,24 +6,20 @@ form this Grafana stores it: it is `unchanged`. Else it is stored as the version
 was looked at: if somebody saves in between, Grafana answers 412 and their work is not lost. What
 Grafana reads from a file cannot be pushed: that is said, and the others are pushed.
 
-The Grafana client is grafana-api: archived upstream since 2022, with known traps (it leaks
-requests' exceptions, and raises TypeError or a JSON error on unexpected answers). Here every
-failure becomes a `PublishError` of one line, so it can be replaced in this file. Uids only: routes
-by numeric ids are off since Grafana 13.
+Every failure is a `PublishError` of one line. Uids only: routes by numeric ids are off since
+Grafana 13.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
 import requests
-from grafana_api.grafana_api import GrafanaClientError, GrafanaException
-from grafana_api.grafana_face import GrafanaFace
 from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
@@ -63,28 +59,31 @@ class Grafana:
             is_web = False
         if not is_web:
             raise PublishError(f"{url!r} is not an http(s):// URL")
-        host, path = parts.netloc.rpartition("@")[2], parts.path.strip("/")
+        host = parts.netloc.rpartition("@")[2]
         self.url, self._root = url.rstrip("/"), f"{parts.scheme}://{host}"
-        self._face = GrafanaFace(
-            auth=token, host=host, protocol=parts.scheme, timeout=_TIMEOUT_S,
-            url_path_prefix=f"{path}/" if path else "",
-        )  # fmt: skip
+        self._api = f"{self._root}{parts.path.rstrip('/')}/api"
+
+        def authorize(request: requests.PreparedRequest) -> requests.PreparedRequest:
+            request.headers["Authorization"] = f"Bearer {token}"
+            return request
+
+        self._session = requests.Session()
+        self._session.auth = authorize  # a header alone would give way to what .netrc says
         again = Retry(
             _TRIES - 1, backoff_factor=pause_s, status_forcelist=range(500, 600),
             raise_on_status=False,
         )  # fmt: skip
-        self._face.api.s.mount(f"{parts.scheme}://", HTTPAdapter(max_retries=again))
+        self._session.mount(f"{parts.scheme}://", HTTPAdapter(max_retries=again))
 
     def dashboard(self, uid: str) -> dict[str, Any] | None:
         """Grafana's `{"dashboard": ..., "meta": ...}`; None: it has none."""
-        get = self._face.dashboard.get_dashboard
-        return self._found(f"look at dashboard {uid}", "dashboard", lambda: get(_part(uid)))
+        path = f"/dashboards/uid/{_part(uid)}"
+        return self._found(f"look at dashboard {uid}", path, "dashboard")
 
     def last_message(self, uid: str) -> str | None:
         """The message of the dashboard's newest version; None: unknown."""
-        path = f"/dashboards/uid/{_part(uid)}/versions?limit=1"
         try:
-            answer = self._call("read versions", lambda: self._face.api.GET(path))
+            answer = self._ask("read versions", f"/dashboards/uid/{_part(uid)}/versions?limit=1")
             # 11 and newer wrap the list
             listed: Any = answer.get("versions") if isinstance(answer, dict) else answer
             return str(listed[0]["message"])
@@ -93,55 +92,59 @@ class Grafana:
 
     def store(self, body: dict[str, Any]) -> str:
         """Create or replace a dashboard (`POST /api/dashboards/db`); returns its page."""
-        what, put = "store a dashboard", self._face.dashboard.update_dashboard
-        return f"{self._root}{self._with(self._call(what, lambda: put(body)), 'url')['url']}"
+        stored = self._with(self._ask("store a dashboard", "/dashboards/db", body), "url")
+        return f"{self._root}{stored['url']}"
 
     def folder(self, uid: str) -> bool:
         """True if there is such a folder, at any depth."""
-        get = self._face.folder.get_folder
-        return self._found("look at the folder", "uid", lambda: get(_part(uid))) is not None
+        return self._found("look at the folder", f"/folders/{_part(uid)}", "uid") is not None
 
     def create_folder(self, title: str, uid: str) -> None:
         """At the top level."""
-        create = self._face.folder.create_folder
-        self._call(f"create the folder {title}", lambda: create(title, uid))
+        body = {"title": title, "uid": uid}
+        self._with(self._ask(f"create the folder {title}", "/folders", body), "uid")
 
-    def _found(self, what: str, key: str, call: Callable[[], Any]) -> dict[str, Any] | None:
+    def _found(self, what: str, path: str, key: str) -> dict[str, Any] | None:
         try:
-            return self._with(self._call(what, call), key)
+            return self._with(self._ask(what, path), key)
         except RefusedError as error:
             # a proxy's or another server's page says nothing about a uid
             if error.status == 404 and "message" in error.body:
                 return None
             raise
 
-    def _call(self, what: str, call: Callable[[], Any]) -> Any:
+    def _ask(self, what: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """The answer to a GET, or to a POST of a body: JSON, or the text of another server."""
+        method, url = "GET" if body is None else "POST", self._api + path
         try:
-            return call()
-        except GrafanaClientError as error:
-            said = f"cannot {what} at {self.url}: {_line(error)}"
-            hint = _HINTS.get(error.status_code, "")
-            raise RefusedError(said + hint, error.status_code, error.response) from error
-        except (GrafanaException, requests.ConnectionError, requests.Timeout) as error:
-            why = _line(error) if isinstance(error, GrafanaException) else "it cannot be reached"
-            raise PublishError(f"cannot {what} at {self.url}: {why}") from error
-        except (requests.RequestException, ValueError, TypeError, LookupError) as error:
-            said = f"cannot {what}: {self.url} did not answer as Grafana does ({_line(error)})"
-            raise PublishError(said) from error
+            said = self._session.request(method, url, json=body, timeout=_TIMEOUT_S)
+        except requests.RequestException as error:
+            raise PublishError(f"cannot {what} at {self.url}: it cannot be reached") from error
+        try:
+            answer = said.json()
+        except ValueError:
+            answer = said.text
+        if said.ok:
+            return answer
+        message = answer.get("message") if isinstance(answer, dict) else said.text
+        why = f"cannot {what} at {self.url}: it answers {said.status_code}: {_line(message)}"
+        if said.status_code >= 500:
+            raise PublishError(why)
+        raise RefusedError(why + _HINTS.get(said.status_code, ""), said.status_code, answer)
 
     def _with(self, answer: Any, key: str) -> dict[str, Any]:
         """The answer, if it holds what Grafana's does."""
         if isinstance(answer, dict) and key in answer:
             return answer
-        raise PublishError(f"{self.url} did not answer as Grafana does: {str(answer)[:100]}")
+        raise PublishError(f"{self.url} did not answer as Grafana does: {_line(answer)[:100]}")
 
 
 def _part(uid: str) -> str:
     return quote(uid, safe="")
 
 
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+def _line(said: object) -> str:
+    return " ".join(str(said).split())[:200]
 
 
 def read_grafana_token(path: Path) -> str:

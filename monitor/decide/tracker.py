@@ -142,10 +142,12 @@ def _passed_by_kind(
             return _job_over(history, config) if dead else "its processes are there again"
         case Kind.NOT_ENTERED | Kind.MISMATCH | Kind.DEADLOCK:
             return _standstill_over(history, incident, config, tracks)
+        case Kind.STATE_CORRUPT | Kind.STRAGGLER if dead:
+            return "its process ended"
         case Kind.STATE_CORRUPT:
-            return "its process ended" if dead else "its numbers are in order again"
+            return "its numbers are in order again"
         case Kind.STRAGGLER:
-            return _keeps_pace(history, incident, dead=dead)
+            return _keeps_pace(history, incident)
         case _:
             return _settled(history, incident, config)
 
@@ -189,13 +191,12 @@ def _job_over(history: History, config: KeeperConfig) -> str | None:
 def _settled(history: History, incident: Incident, config: KeeperConfig) -> str | None:
     """Why a fault of the quorum is over: judged over time, not by one process."""
     unseen_s = history.now_s - incident.last_seen_s
+    answers = history.lighthouse is not None and unseen_s >= config.clear_s
     if incident.kind is Kind.LIGHTHOUSE_AWAY:
-        back = history.lighthouse is not None and unseen_s >= config.clear_s
-        over = back and not _ending(history, incident, config)
+        over = answers and not _ending(history, incident, config)
         return "the Lighthouse answers again" if over else None
     if incident.kind is Kind.UNSEEN:
-        over = history.lighthouse is not None and unseen_s >= config.clear_s
-        return "every participant is seen" if over else None
+        return "every participant is seen" if answers else None
     if unseen_s < config.lag_clear_s / 2:
         return None
     if not any(group in history.groups() for group in incident.groups):
@@ -220,7 +221,7 @@ def _passed_for_all(history: History, incident: Incident, config: KeeperConfig) 
     A standstill is not over while one of its ranks is seen where it stood.
     """
     if incident.kind is Kind.STRAGGLER:
-        return _keeps_pace(history, incident, dead=False)
+        return _keeps_pace(history, incident)
     if incident.verdict.stops and _still_stands(history, incident):
         return None
     last_s = incident.last_seen_s
@@ -243,9 +244,7 @@ def _still_stands(history: History, incident: Incident) -> bool:
     )
 
 
-def _keeps_pace(history: History, incident: Incident, *, dead: bool) -> str | None:
-    if dead:
-        return "its process ended"
+def _keeps_pace(history: History, incident: Incident) -> str | None:
     config = history.config
     quiet = history.now_s - history.disturbed_s >= config.restart_quiet_s
     tracks = _suspect_tracks(history, incident)

@@ -1,8 +1,6 @@
 """`tests.dashboards.asked`: which panels a running Prometheus leaves empty."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
 
@@ -11,7 +9,7 @@ import pytest
 from lightkeeper.dashboards import committed
 from lightkeeper.dashboards.selectors import or_none
 from tests.dashboards.asked import main, queries
-from tests.dashboards.boards import ROOT, filled
+from tests.dashboards.boards import filled
 from tests.http_server import FakeServer, Handler
 from tests.ports import free_port
 from tests.prometheus.server import prometheus
@@ -151,17 +149,3 @@ scrape_configs:
         wait_for(lambda: seen() == {"timeout": 2.0}, within_s=20, what="the failures alone")
         page[0] = b""
         wait_for(lambda: seen() == {}, within_s=20, what="no zero of a monitor that is gone")
-
-
-def test_only_a_push_needs_the_extra():
-    without = (
-        "import sys; sys.modules['grafana_api'] = None; "
-        "from lightkeeper.dashboards.__main__ import main; "
-        "assert main(['list']) == 0; "
-        "sys.exit(main(['push', '--url', 'http://127.0.0.1:9', '--token-file', '/nowhere']))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", without], capture_output=True, text=True, check=False, cwd=ROOT
-    )
-    assert (done.returncode, done.stdout.partition("  ")[0]) == (1, "lightkeeper-fleet")
-    assert done.stderr.endswith("pip install 'lightkeeper[grafana]'\n")

@@ -8,8 +8,6 @@ import sys
 import pytest
 import yaml
 
-pytest.importorskip("grafana_api", reason="the grafana extra")
-
 from lightkeeper.dashboards import committed
 from lightkeeper.dashboards.__main__ import main
 from tests.dashboards.boards import ROOT
