@@ -100,9 +100,6 @@ class Commands(HelpPage, click.Group):
         super().__init__(help=about, short_help=about.partition("\n")[0], commands=commands, **more)
         self._sections = sections
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
-        return list(self.commands)
-
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, section in self._sections.items():
             with formatter.section(title):
