@@ -50,7 +50,6 @@ from lightkeeper.monitor.detect.waits import build_wait_graph
 from lightkeeper.monitor.detect.wording import looks
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Decision, Eviction, EvictionState, Ruling
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import (
     GroupName,
@@ -61,6 +60,7 @@ from lightkeeper.monitor.model.names import (
     unseen_name,
 )
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Snapshot, stopped
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import (
     FAULTS,
     SLOWS_ONLY,

@@ -31,7 +31,6 @@ from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.detect.wording import looks
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Eviction, EvictionState, Guard, Ruling
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import (
     Incident,
     Milestones,
@@ -43,6 +42,7 @@ from lightkeeper.monitor.model.incident import (
     severity_of,
 )
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, one_line
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import OF_LIGHTHOUSE, Kind, Severity, Verdict
 from lightkeeper.monitor.model.wait_map import fuller
 from lightkeeper.monitor.model.wording import bring_back, listed, seconds

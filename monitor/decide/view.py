@@ -32,7 +32,6 @@ from lightkeeper.monitor.model.eviction import (
     Remembered,
     taken_up,
 )
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import (
     BundleView,
     Incident,
@@ -62,6 +61,7 @@ from lightkeeper.monitor.model.observation import (
 )
 from lightkeeper.monitor.model.quarantine import HostRecord
 from lightkeeper.monitor.model.run import Run, TrendPoint
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import WORST_FIRST, Kind, RankHealth
 from lightkeeper.monitor.model.wording import Face, face_of, listed, seconds
 from lightkeeper.monitor.model.work import IncidentWork, Work, WorkRow

@@ -45,10 +45,10 @@ from lightkeeper.monitor.metric import (
     Values,
 )
 from lightkeeper.monitor.model.eviction import Eviction, Guard, Hold, rulings
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, Host, RankName, group_of, split_rank_name
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import FAULTS, OF_LIGHTHOUSE, RankHealth
 from lightkeeper.worker_server.wire import StepState, Took, Weight
 

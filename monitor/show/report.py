@@ -22,10 +22,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident, incident_from_json, incident_to_json
 from lightkeeper.monitor.model.plain import to_plain
-from lightkeeper.monitor.model.units import clean, counted, sentence, time_of_rank, utc
+from lightkeeper.monitor.model.units import clean, counted, grouped, sentence, time_of_rank, utc
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.monitor.model.wait_map import WaitEdge, WaitMap, WaitNode, WaitPart
 from lightkeeper.monitor.model.wording import listed, plural, who

@@ -26,13 +26,12 @@ from lightkeeper.monitor.decide.headline import SICK, Headline, JobState, headli
 from lightkeeper.monitor.decide.view import GroupView, View, trouble_of
 from lightkeeper.monitor.decide.view_json import effective_to_json, learned_to_json, runs_to_json
 from lightkeeper.monitor.model.eviction import QuarantineEntry, QuarantineEvent, Scope
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident
 from lightkeeper.monitor.model.names import GroupName, Host, RankName, group_of
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Observation
 from lightkeeper.monitor.model.quarantine import HostRecord
 from lightkeeper.monitor.model.run import RESOLUTIONS
-from lightkeeper.monitor.model.units import counted, natural, plain
+from lightkeeper.monitor.model.units import counted, grouped, natural, plain
 from lightkeeper.monitor.model.wording import Face, title_of
 from lightkeeper.monitor.show.chart_svg import (
     Chart,

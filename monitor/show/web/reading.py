@@ -31,11 +31,10 @@ from lightkeeper.monitor.decide.view_json import (
     snapshot_to_json,
 )
 from lightkeeper.monitor.model.eviction import QuarantineEntry, Scope
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName
 from lightkeeper.monitor.model.plain import to_plain
 from lightkeeper.monitor.model.quarantine import HostRecord
-from lightkeeper.monitor.model.units import natural, no_such
+from lightkeeper.monitor.model.units import grouped, natural, no_such
 from lightkeeper.monitor.show.terminal.status import (
     rows_to_json,
     screen,
