@@ -24,8 +24,7 @@ from werkzeug.routing import Map, Rule
 
 from lightkeeper.monitor.cli import Elsewhere, Ours, cli
 from lightkeeper.monitor.show.web.changing import changing
-from lightkeeper.monitor.show.web.incident_page import incident_pages
-from lightkeeper.monitor.show.web.pages import fleet_pages
+from lightkeeper.monitor.show.web.paging import incident_pages, paging
 from lightkeeper.monitor.show.web.reading import passing, reading
 from lightkeeper.worker_server.sidecar.app import ENDPOINTS
 from tests.docs.pages import ROOT
@@ -272,7 +271,7 @@ def pip(words: list[str]) -> None:
 @cache
 def monitors() -> Map:
     app = Flask("monitor", static_folder=None)
-    for routes in (reading, fleet_pages, incident_pages, changing, passing):
+    for routes in (reading, paging, incident_pages, changing, passing):
         app.register_blueprint(routes)
     return app.url_map
 

@@ -10,7 +10,7 @@ import pytest
 
 from lightkeeper.monitor.act.bundles import BundleDir
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.show.web.answers import BundleStacks
+from lightkeeper.monitor.show.web.incident_page import BundleStacks
 from lightkeeper.monitor.show.web.stacks import StacksReader
 from tests.monitor.act.evidence.scene import REAL
 from tests.monitor.decide.scene import ID

@@ -9,7 +9,7 @@ import pytest
 
 from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.model.incident import BundleView, State, Transition
-from lightkeeper.monitor.show.web.answers import BundleStacks
+from lightkeeper.monitor.show.web.incident_page import BundleStacks
 from tests.monitor.decide.scene import EVICTION, ID, MARKS, ROWS, hang
 from tests.monitor.fakes import wait_until
 from tests.monitor.fleet import SimFleet, at, stop

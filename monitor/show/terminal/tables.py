@@ -7,12 +7,11 @@ reads any of our tables. A row is what the API says of one; `table` makes its te
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final
-
-from rich.cells import cell_len
 
 from lightkeeper.monitor.model.units import age, clean, figure, natural, utc
 from lightkeeper.monitor.show.wording import ORDER, UNKNOWN
@@ -41,12 +40,22 @@ class Column:
         return " ".join(clean(cell_text(value), CELL).split()) or "-"
 
 
+def width_of(text: str) -> int:
+    """In terminal cells: East Asian wide characters take two."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        for char in text
+    )
+
+
 def cut(text: str, width: int | None) -> str:
     """Cut to at most `width` cells, with an ellipsis at the end."""
-    if width is None or cell_len(text) <= width:
+    if width is None or width_of(text) <= width:
         return text
     shown = text[: max(0, width)]
-    while cell_len(shown) >= width > 0:
+    while width_of(shown) >= width > 0:
         shown = shown[:-1]
     return shown + "…" if width > 0 else ""
 
@@ -56,7 +65,7 @@ def table(columns: Sequence[Column], rows: Iterable[Any], width: int | None = No
     cells = [[column.name for column in columns]]
     cells += [[column.cell(row) for column in columns] for row in rows]
     widths = [
-        max(column.least, *(cell_len(row[at]) for row in cells))
+        max(column.least, *(width_of(row[at]) for row in cells))
         for at, column in enumerate(columns)
     ]
     kept = list(range(len(columns)))
@@ -73,7 +82,7 @@ def table(columns: Sequence[Column], rows: Iterable[Any], width: int | None = No
 
 
 def _filled(text: str, width: int, column: Column) -> str:
-    fill = " " * (width - cell_len(text))
+    fill = " " * (width - width_of(text))
     return fill + text if column.right else text + fill
 
 

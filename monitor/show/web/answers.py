@@ -1,4 +1,4 @@
-"""What routes may use, and how they answer: JSON, pages, errors as one line, the token."""
+"""What routes may use, and how they answer: JSON, errors as one line, the token."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ from lightkeeper.monitor.model.units import clean
 from lightkeeper.monitor.model.work import WorkRow
 from lightkeeper.monitor.rulebook import Rulebook
 from lightkeeper.monitor.show.templating import Page
+from lightkeeper.monitor.show.web.incident_page import BundleStacks
 from lightkeeper.monitor.store.lease import LeaseStanding
 from lightkeeper.worker_server.http_server import names_us
+from lightkeeper.worker_server.plain_text import escaped_body
 
 KEY: Final = "lightkeeper"
 NOT_FOUND: Final = 404
@@ -93,15 +95,6 @@ class Latest(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class BundleStacks:
-    """What an incident's page shows of its bundle."""
-
-    markup: str = ""
-    why: str = ""
-    """Why there are none, for a person."""
-
-
-@dataclass(frozen=True, slots=True)
 class AppContext:
     """The monitor as its routes see it."""
 
@@ -136,6 +129,7 @@ class AppContext:
     bundle: Callable[[IncidentId], Path | None] = lambda _: None
     """The file of an incident's evidence."""
     stacks: Callable[[IncidentId], BundleStacks] = lambda _: BundleStacks()
+    """What its page shows of it."""
     is_own: Callable[[str], bool] = lambda _: False
     """True if a URL leads to this monitor itself."""
     ended: Callable[[], str | None] = lambda: None
@@ -157,7 +151,6 @@ def app_context() -> AppContext:
 log = logging.getLogger(__name__)
 
 PLAIN: Final = "text/plain; charset=utf-8"
-_HTML: Final = "text/html; charset=utf-8"
 BODY_MAX_BYTES: Final = 64 * 1024
 
 
@@ -186,23 +179,6 @@ def dump(body: Mapping[str, Any] | Sequence[Any]) -> bytes:
         return json.dumps(msgspec.to_builtins(body), separators=(",", ":")).encode() + b"\n"
 
 
-def as_html(text: str, status: int = 200) -> Response:
-    return sent(Page(text, status))
-
-
-def sent(page: Page) -> Response:
-    """A page, unless the browser has it."""
-    response = Response(status=page.status, content_type=_HTML)
-    response.set_etag(page.tag)
-    if page.tag in request.if_none_match:
-        response.status_code = 304
-    elif request.accept_encodings["gzip"]:
-        response.data, response.content_encoding = page.compressed, "gzip"
-    else:
-        response.data = page.html
-    return response
-
-
 def refuse(exc: Exception) -> Response:
     """Any exception of a route as one JSON line; a bug's traceback is only in the log."""
     message = str(exc)
@@ -228,6 +204,17 @@ def refuse(exc: Exception) -> Response:
         for name, value in exc.get_headers():
             if name in ("Allow", "Retry-After"):
                 response.headers[name] = value
+    return response
+
+
+def harden(response: Response) -> Response:
+    """No answer moves a terminal, or is more to a browser than it says."""
+    if request.args.get("raw") != "1" and not response.direct_passthrough:
+        response.set_data(escaped_body(response.get_data(), response.mimetype))
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Referrer-Policy"] = "no-referrer"
+    response.headers["Content-Security-Policy"] = "default-src 'self'; frame-ancestors 'none'"
+    response.headers.setdefault("Cache-Control", "no-store")
     return response
 
 
@@ -352,11 +339,3 @@ def chosen(view: View) -> list[Incident]:
     if words.get("run") == "current":
         words["run"] = next((each.id for each in view.runs), "none yet")
     return choose(view.incidents, words, view.snapshot.now_s, view.work)
-
-
-def why_not(context: AppContext) -> str | None:
-    """Why this monitor would refuse every change."""
-    if context.tokens.own is None:
-        return "no token is configured (start the monitor with --token-file FILE)"
-    standing = context.standing()
-    return None if standing is None or standing.active else standing.sentence()

@@ -2,8 +2,7 @@
 
 At its top are the incident in one sentence and the five facts that people ask for first: who,
 since when, what was done, is it over, does the job train again; or that this is not known.
-Both pages are made from `IncidentReport`s (templates/incident.html, incidents.html). Their routes
-are at the end; all above them is pure.
+Both pages are made from `IncidentReport`s (templates/incident.html, incidents.html). Pure.
 """
 
 from __future__ import annotations
@@ -14,10 +13,9 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Final
 
-from flask import Blueprint, Response, request
 from markupsafe import Markup
 
-from lightkeeper.monitor.decide.accounts import OPEN, WORDS, ChoiceError, find_incident
+from lightkeeper.monitor.decide.accounts import OPEN
 from lightkeeper.monitor.decide.view import IncidentReport, View, bundle_url
 from lightkeeper.monitor.model.eviction import (
     Decision,
@@ -34,18 +32,7 @@ from lightkeeper.monitor.model.verdict import OF_LIGHTHOUSE, Kind
 from lightkeeper.monitor.model.wording import listed, title_of, who
 from lightkeeper.monitor.model.work import MATCHERS
 from lightkeeper.monitor.show.graph_svg import draw_graph
-from lightkeeper.monitor.show.templating import Page, filled, moment, render, render_text
-from lightkeeper.monitor.show.web.answers import (
-    BundleStacks,
-    HttpRefusal,
-    app_context,
-    as_html,
-    check_reader,
-    chosen,
-    sent,
-    the_view,
-    why_not,
-)
+from lightkeeper.monitor.show.templating import filled, moment, render, render_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +246,15 @@ def _came_of_it(report: IncidentReport) -> Iterator[TimelineRow]:
 # The page of one.
 
 
+@dataclass(frozen=True, slots=True)
+class BundleStacks:
+    """What is shown of one bundle."""
+
+    markup: str = ""
+    why: str = ""
+    """Why there are none, for a person."""
+
+
 _SIMILAR: Final = 8
 
 
@@ -390,41 +386,3 @@ def incidents_page(
         total=len(incidents),
         remembered=len(view.incidents),
     )  # fmt: skip
-
-
-# The routes.
-
-incident_pages = Blueprint("incident_pages", __name__)
-"""Open to anybody, but for what ranks said: `check_reader` decides that."""
-
-
-@incident_pages.get("/incidents/<prefix>")
-def incident_for_people(prefix: str) -> Response:
-    """One incident, readable without JavaScript; the start of its id is enough."""
-    view, context = the_view(), app_context()
-    incident = find_incident(view.incidents, prefix)
-    try:
-        check_reader()
-        stacks = context.stacks(incident.id)
-    except HttpRefusal:
-        stacks = None
-    base = request.host_url.rstrip("/")
-
-    def made() -> Page:
-        report = view.report(incident)
-        return Page(incident_page(view, report, stacks, base, why_not(context)))
-
-    return sent(context.pages.get(view, (incident.id, stacks, base), made))
-
-
-@incident_pages.get("/incidents")
-def incidents_for_people() -> Response:
-    """The latest of those chosen, each with a link to its page."""
-    view, words = the_view(), request.args
-    asked = {name: words[name] for name in WORDS if words.get(name)}
-    wrong = ""
-    try:
-        incidents = chosen(view)
-    except ChoiceError as exc:
-        incidents, wrong = [], str(exc)
-    return as_html(incidents_page(view, incidents, asked, wrong), 400 if wrong else 200)

@@ -1,58 +1,38 @@
-"""The pages of the whole fleet, and of one group, host or rank, and their routes.
+"""The pages of the whole fleet, and of one group, host or rank. Pure.
 
 The fleet's page says first whether the job trains, who holds it up and what was done. It shows all
 ranks: a cell for each replica group or host, or a card where there are few. A cell's ranks are
 drawn as runs of equal states, one glyph a rank; sick ranks are links, as many as a page bears. A
 cell changes only when its ranks do, so in a tick of a large fleet few cells are drawn again
-(templates/fleet.html). The script of an open page asks for the whole page again, with the tag of
-the one it has. All above the routes is pure.
+(templates/fleet.html).
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Final
-
-from flask import Blueprint, Response, request
-from markupsafe import Markup, escape
 
 from lightkeeper.monitor.decide.headline import SICK, Headline, JobState, headline_of
 from lightkeeper.monitor.decide.view import GroupView, View, trouble_of
 from lightkeeper.monitor.decide.view_json import effective_to_json, learned_to_json, runs_to_json
-from lightkeeper.monitor.model.eviction import QuarantineEntry, QuarantineEvent, Scope
+from lightkeeper.monitor.model.eviction import QuarantineEntry, QuarantineEvent
 from lightkeeper.monitor.model.incident import Incident
 from lightkeeper.monitor.model.names import GroupName, Host, RankName, group_of
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Observation
 from lightkeeper.monitor.model.quarantine import HostRecord
-from lightkeeper.monitor.model.run import RESOLUTIONS
 from lightkeeper.monitor.model.units import counted, grouped, natural, plain
 from lightkeeper.monitor.model.wording import Face, title_of
 from lightkeeper.monitor.show.chart_svg import (
-    Chart,
     pace_chart,
-    phase_chart,
     run_chart,
     tempo_chart,
 )
-from lightkeeper.monitor.show.templating import Page, environment, macro, path_of, render
-from lightkeeper.monitor.show.web.answers import (
-    HttpRefusal,
-    app_context,
-    as_html,
-    sent,
-    the_view,
-    why_not,
-)
-from lightkeeper.monitor.show.web.reading import said_by, status_text
+from lightkeeper.monitor.show.templating import Page, macro, render
 from lightkeeper.monitor.show.wording import EVICTING, LOOKS, ORDER, UNKNOWN, states_of, worst
-from lightkeeper.worker_server.plain_text import escaped
-from lightkeeper.worker_server.wire import WireError, parse_steps
 
 # -- what pages are made from ----------------------------------------------------------------------
 
@@ -449,130 +429,8 @@ def runs_page(view: View) -> str:
     return render("runs.html", rows=list(rows), now_s=view.snapshot.now_s, view=view)
 
 
-# -- the routes -----------------------------------------------------------------------------------
-
-_TABLES: Final = ("steps", "flight_recorder", "last_words", "network")
-_ROWS: Final = 200
-"""Rows of a rank's table on a page, the newest."""
-_STEPS: Final = 60
-"""Most attempts in the picture of them."""
-_SHOWN_CHARS: Final = 150_000
-"""Characters of a rank's answer on a page; the raw text has the rest."""
-ON_CALL: Final = Path(__file__).resolve().parents[3] / "docs" / "on-call.md"
-"""A section for each alert; the same place in a checkout and in a wheel."""
-
 _OF_KIND: Final = {FLEET: fleet_page, GROUPS: group_page, HOSTS: host_page, RANKS: rank_page}
 
 
 def make(context: Context) -> Page:
     return _OF_KIND[context.place.kind](context)
-
-
-fleet_pages = Blueprint("fleet_pages", __name__)
-"""No token, as for the snapshot."""
-
-
-def compile_templates() -> None:
-    """Else the first page would count as slow to make (`Latest`)."""
-    for name in ("document.html", "fleet.html", "crowd.html", "rank.html", "acts.html"):
-        environment().get_template(name)
-
-
-@fleet_pages.get("/")
-def fleet() -> Response:
-    """The fleet by replica group or `?by=host`, its past for `?span=24h` or `7d`; text for curl."""
-    if "text/html" not in request.headers.get("Accept", "text/html"):
-        return status_text()
-    by_host, span = request.args.get("by") == "host", request.args.get("span", "")
-    return _page(PagePlace(FLEET, by_host=by_host, span=span if span in RESOLUTIONS else "1h"))
-
-
-@fleet_pages.get("/groups/<path:name>")
-def group(name: str) -> Response:
-    return _page(PagePlace(GROUPS, name))
-
-
-@fleet_pages.get("/hosts/<path:name>")
-def host(name: str) -> Response:
-    return _page(PagePlace(HOSTS, name))
-
-
-@fleet_pages.get("/ranks/<path:name>")
-def rank(name: str) -> Response:
-    """One rank; with `?show=stacks` and the like its own answer."""
-    what = request.args.get("show")
-    return _page(PagePlace(RANKS, name)) if what is None else _says(name, what)
-
-
-def _says(name: str, what: str) -> Response:
-    rows = request.args.get("rows", str(_ROWS))
-    text, why, status, steps = "", "", 200, None
-    try:
-        said = said_by(name, what, {"format": "text", "rows": rows})
-    except HttpRefusal as exc:
-        why, status = str(exc), exc.status
-    else:
-        text, status = escaped(said.get_data(as_text=True), "\n\t"), said.status_code
-        steps = _last_steps(name) if what == "steps" and status == 200 else None
-        why = "" if status == 200 else f"the rank's WorkerServer answers {status}: {text}"
-    view = app_context().view()
-    shown = text[:_SHOWN_CHARS].splitlines()
-    html = render(
-        "says.html", name=name, what=what, SOURCES=SOURCES, why=why, text=shown,
-        cut=len(text) > _SHOWN_CHARS, raw=f"/v1{path_of(RANKS, name)}/{what}",
-        json=what != "stacks", more=what in _TABLES and rows != "0",
-        view=view, steps=steps,
-    )  # fmt: skip
-    return as_html(html, status)
-
-
-def _last_steps(name: str) -> Chart | None:
-    """A picture of them; None: it cannot be had."""
-    seen = the_view().by_rank.get(RankName(name))
-    attempt = 0 if seen is None or seen.step is None else seen.step.attempt
-    try:
-        said = said_by(name, "steps", {"since": str(max(0, attempt - _STEPS))})
-        return phase_chart(parse_steps(said.get_json(silent=True)).rows)
-    except (HttpRefusal, WireError):
-        return None
-
-
-def _page(place: PagePlace) -> Response:
-    context = app_context()
-    view = context.view()
-    if view is None:
-        starting = as_html(render("starting.html"), 503)
-        starting.headers["Retry-After"] = "2"
-        return starting
-
-    def made() -> Page:
-        scope = {GROUPS: Scope.GROUP, HOSTS: Scope.HOST}.get(place.kind)
-        events = () if scope is None else context.quarantine.history(place.name, scope)
-        guarded = not (context.loopback or context.open_reads)
-        return make(Context(view, place, guarded, why_not(context), events, context.tick_s))
-
-    return sent(context.pages.get(view, place, made))
-
-
-@fleet_pages.get("/runs")
-def runs_for_people() -> Response:
-    """Every start of the job."""
-    return as_html(runs_page(the_view()))
-
-
-@fleet_pages.get("/runbooks")
-def runbooks_for_people() -> Response:
-    """What to do about each alert: where the shipped ones lead."""
-    _, *parts = re.split(r"(?m)^### (\w+)$", ON_CALL.read_text(encoding="utf-8"))
-    books = [
-        (name, [_prose(paragraph) for paragraph in text.strip().split("\n\n")])
-        for name, text in zip(parts[::2], parts[1::2], strict=True)
-    ]
-    return as_html(render("runbooks.html", books=books))
-
-
-def _prose(text: str) -> Markup:
-    """One paragraph; links to other pages of the manual are only their words."""
-    html = re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(" ".join(text.split()))))
-    html = re.sub(r"\[([^\]]*)\]\((#[\w-]*)\)", r'<a href="\2">\1</a>', html)
-    return Markup(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", html))  # noqa: S704 - escaped above

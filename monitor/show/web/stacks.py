@@ -30,7 +30,7 @@ from lightkeeper.monitor.model.units import clean, grouped
 from lightkeeper.monitor.records.files import Manifest, read_manifest
 from lightkeeper.monitor.show.templating import moment as shown_time
 from lightkeeper.monitor.show.templating import render
-from lightkeeper.monitor.show.web.answers import BundleStacks
+from lightkeeper.monitor.show.web.incident_page import BundleStacks
 
 _HEAD: Final = re.compile(
     r'Thread [^"(:]{1,40}(?:\(([^)]{0,60})\))?:?(?: "(.{0,200})"| \((.{0,60})\))?'

@@ -16,8 +16,8 @@ from lightkeeper.monitor.model.names import Host, IncidentId, RunId
 from lightkeeper.monitor.model.observation import LighthouseAway, Snapshot
 from lightkeeper.monitor.model.run import Run
 from lightkeeper.monitor.model.verdict import Kind
-from lightkeeper.monitor.show.web.answers import BundleStacks
 from lightkeeper.monitor.show.web.incident_page import (
+    BundleStacks,
     incident_page,
     incident_text,
     incidents_page,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lightkeeper.monitor.model.incident import BundleView, State
-from lightkeeper.monitor.show.web.answers import BundleStacks
+from lightkeeper.monitor.show.web.incident_page import BundleStacks
 from tests.monitor.api import READERS, app_client
 from tests.monitor.decide.scene import ID, hang
 from tests.monitor.samples import view as view_of

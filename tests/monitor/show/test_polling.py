@@ -8,7 +8,7 @@ import pytest
 import requests
 
 from lightkeeper.monitor.model.verdict import RankHealth
-from lightkeeper.monitor.show.web import answers, incident_page
+from lightkeeper.monitor.show.web import answers, paging
 from tests.changed import replace
 from tests.monitor.decide.scene import hang
 from tests.page.serving import Stage
@@ -67,9 +67,7 @@ def test_the_page_of_an_incident_is_made_once_a_view_for_all_who_read_it(
 ) -> None:
     made = []
     monkeypatch.setattr(answers, "LONG_S", 60.0)
-    monkeypatch.setattr(
-        incident_page, "incident_page", lambda view, *_: made.append(view) or "<html>"
-    )
+    monkeypatch.setattr(paging, "incident_page", lambda view, *_: made.append(view) or "<html>")
     views = [replace(crowd(3, 2, tick=100 + n), incidents=(hang(),)) for n in range(2)]
     monitor = Stage(views[0])
     try:

@@ -15,7 +15,7 @@ from lightkeeper.monitor.act.bundles import BundleDir
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.names import IncidentId
 from lightkeeper.monitor.show.web import stacks as stacks_module
-from lightkeeper.monitor.show.web.answers import BundleStacks
+from lightkeeper.monitor.show.web.incident_page import BundleStacks
 from lightkeeper.monitor.show.web.stacks import StacksReader
 from tests.monitor.act.evidence.scene import REAL
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rich.cells import cell_len
 
 from lightkeeper.monitor.decide.headline import Headline, JobState
 from lightkeeper.monitor.decide.view import View
@@ -23,6 +22,7 @@ from lightkeeper.monitor.model.observation import (
 from lightkeeper.monitor.model.verdict import Confidence, Kind
 from lightkeeper.monitor.show.terminal.status import screen as text_of
 from lightkeeper.monitor.show.terminal.status import training
+from lightkeeper.monitor.show.terminal.tables import width_of
 from lightkeeper.monitor.store.lease import LeaseStanding
 from tests.changed import replace
 from tests.monitor.bodies import (
@@ -43,7 +43,7 @@ from tests.monitor.bodies import (
 
 def screen(view: View, width: int | None = None) -> str:
     lines = text_of("status", status(view), width, base="http://m:1")
-    assert width is None or all(cell_len(line) <= width for line in lines if "evid" not in line)
+    assert width is None or all(width_of(line) <= width for line in lines if "evid" not in line)
     return "\n".join(lines) + "\n"
 
 

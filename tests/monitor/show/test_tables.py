@@ -8,7 +8,6 @@ import unicodedata
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.cells import cell_len
 
 from lightkeeper.monitor.commands import status
 from lightkeeper.monitor.model.units import age
@@ -20,6 +19,7 @@ from lightkeeper.monitor.show.terminal.tables import (
     columns_of,
     cut,
     table,
+    width_of,
 )
 from tests.monitor.bodies import group, rank
 
@@ -124,12 +124,12 @@ def test_names_of_any_kind_can_be_sorted(texts: list[str]) -> None:
 def test_no_line_is_wider_than_the_terminal(width: int, texts: list[str]) -> None:
     columns = (Column("a"), Column("b", spare=1), Column("c"))
     for line in table(columns, [dict(zip("abc", texts, strict=True))], width):
-        assert cell_len(line) <= width
+        assert width_of(line) <= width
 
 
 def test_wide_characters_take_two_cells() -> None:
     assert cut("節点の名前", 5) == "節点…"
-    assert cell_len("節点") == 4
+    assert width_of("節点") == 4
 
 
 def test_a_group_is_one_line() -> None:

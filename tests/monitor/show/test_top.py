@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 
-from rich.cells import cell_len
-
 from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.decide.view_json import ranks_to_json
 from lightkeeper.monitor.show.terminal.status import top_screen
-from lightkeeper.monitor.show.terminal.tables import RowsAsked
+from lightkeeper.monitor.show.terminal.tables import RowsAsked, width_of
 from tests.monitor.bodies import hung, many, status
 
 
@@ -17,7 +15,7 @@ def shown(view: View, width: int = 100, height: int = 12, sort: str = "busy", **
     rows = ranks_to_json(view)
     lines = top_screen(status(view), rows, RowsAsked(sort=sort, **asked), width, height)
     assert len(lines) <= height
-    assert all(cell_len(line) <= width for line in lines)
+    assert all(width_of(line) <= width for line in lines)
     return re.sub(r"\d\d:\d\d:\d\d", "HH:MM:SS", "\n".join(lines)) + "\n"
 
 
