@@ -56,7 +56,7 @@ ON_CALL: Final = Path(__file__).resolve().parents[3] / "docs" / "on-call.md"
 """A section for each alert; the same place in a checkout and in a wheel."""
 
 paging = Blueprint("paging", __name__)
-"""Pages: no token, as for the snapshot."""
+"""No token, as for the snapshot, but for what ranks said: `check_reader` decides that."""
 
 
 def compile_templates() -> None:
@@ -149,13 +149,7 @@ def why_not(context: AppContext) -> str | None:
     return None if standing is None or standing.active else standing.sentence()
 
 
-# Incidents.
-
-incident_pages = Blueprint("incident_pages", __name__)
-"""Open to anybody, but for what ranks said: `check_reader` decides that."""
-
-
-@incident_pages.get("/incidents/<prefix>")
+@paging.get("/incidents/<prefix>")
 def incident_for_people(prefix: str) -> Response:
     """One incident, readable without JavaScript; the start of its id is enough."""
     view, context = the_view(), app_context()
@@ -174,13 +168,13 @@ def incident_for_people(prefix: str) -> Response:
     return _sent(context.pages.get(view, (incident.id, stacks, base), made))
 
 
-@incident_pages.get("/runs")
+@paging.get("/runs")
 def runs_for_people() -> Response:
     """Every start of the job."""
     return _html(runs_page(the_view()))
 
 
-@incident_pages.get("/runbooks")
+@paging.get("/runbooks")
 def runbooks_for_people() -> Response:
     """What to do about each alert: where the shipped ones lead."""
     _, *parts = re.split(r"(?m)^### (\w+)$", ON_CALL.read_text(encoding="utf-8"))
@@ -198,7 +192,7 @@ def _prose(text: str) -> Markup:
     return Markup(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", html))  # noqa: S704 - escaped above
 
 
-@incident_pages.get("/incidents")
+@paging.get("/incidents")
 def incidents_for_people() -> Response:
     """The latest of those chosen, each with a link to its page."""
     view, words = the_view(), request.args

@@ -478,14 +478,10 @@ _PAGES: Final = {  # `/v1/NAME` of its WorkerServer
     "machine": _Page(5.0, _MIB, _TEXT),
 }
 
-passing = Blueprint("passing", __name__)
-"""`GET /v1/ranks/RANK/{state,steps,flight_recorder,stacks,last_words,network,machine}`, and what
-was saved: `GET /v1/incidents/ID/bundle`."""
-passing.before_request(check_parameters)
 _places = threading.BoundedSemaphore(_AT_ONCE)
 
 
-@passing.get("/v1/incidents/<incident_id>/bundle")
+@reading.get("/v1/incidents/<incident_id>/bundle")
 def bundle(incident_id: str) -> Response:
     """Ranks' answers when the incident began and before the eviction, as a zip."""
     check_reader()
@@ -500,7 +496,7 @@ def bundle(incident_id: str) -> Response:
     return response
 
 
-@passing.get("/v1/ranks/<rank>/<what>")
+@reading.get("/v1/ranks/<rank>/<what>")
 def passed(rank: str, what: str) -> Response:
     return said_by(rank, what, request.args)
 

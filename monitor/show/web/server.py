@@ -24,8 +24,8 @@ from lightkeeper.monitor.show.web.answers import (
     refuse,
 )
 from lightkeeper.monitor.show.web.changing import changing
-from lightkeeper.monitor.show.web.paging import compile_templates, incident_pages, paging
-from lightkeeper.monitor.show.web.reading import passing, reading
+from lightkeeper.monitor.show.web.paging import compile_templates, paging
+from lightkeeper.monitor.show.web.reading import reading
 from lightkeeper.worker_server.http_server import HttpServer, ServerLimits, file_limit
 from lightkeeper.worker_server.wire import routed
 
@@ -38,7 +38,7 @@ def create_app(context: AppContext) -> Flask:
     app.extensions[KEY] = context
     compile_templates()
     app.before_request(check_host)
-    for routes in (reading, paging, incident_pages, changing, passing):
+    for routes in (reading, paging, changing):
         app.register_blueprint(routes)
 
     app.after_request(harden)
