@@ -207,7 +207,7 @@ def refuse(exc: Exception) -> Response:
     return response
 
 
-def harden(response: Response) -> Response:
+def protect(response: Response) -> Response:
     """No answer moves a terminal, or is more to a browser than it says."""
     if request.args.get("raw") != "1" and not response.direct_passthrough:
         response.set_data(escaped_body(response.get_data(), response.mimetype))

@@ -185,7 +185,7 @@ def get_incidents() -> Response:
 
 
 @reading.get("/v1/incidents/<prefix>")
-def get_incident(prefix: str) -> Response:
+def incident(prefix: str) -> Response:
     """One incident with its story, as `text` too; the start of its id is enough."""
     view, journal = the_view(), app_context().journal
     report = view.report(find_incident(view.incidents, prefix))

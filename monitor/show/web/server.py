@@ -20,7 +20,7 @@ from lightkeeper.monitor.show.web.answers import (
     KEY,
     AppContext,
     check_host,
-    harden,
+    protect,
     refuse,
 )
 from lightkeeper.monitor.show.web.changing import changing
@@ -41,7 +41,7 @@ def create_app(context: AppContext) -> Flask:
     for routes in (reading, paging, changing):
         app.register_blueprint(routes)
 
-    app.after_request(harden)
+    app.after_request(protect)
     app.register_error_handler(Exception, refuse)
     return app
 
