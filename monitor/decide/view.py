@@ -343,10 +343,9 @@ class View:
     def out(self) -> Mapping[GroupName, float]:
         """Groups that were evicted and not started again, and how many seconds ago."""
         run, healths = self.snapshot.run, self.result.rank_health
+        ranks = (o for o in self.snapshot.observations if healths.get(o.rank) not in _OVER)
         here = {group.group for group in self.groups if group.in_quorum}
-        for seen in self.snapshot.observations:
-            if healths.get(seen.rank) not in _OVER:
-                here.add(seen.identity.group)
+        here |= {seen.identity.group for seen in ranks}
         latest: dict[GroupName, tuple[Incident, Eviction]] = {}
         for incident in self.incidents:
             if run is None or incident.run in ("", run.id):
@@ -427,11 +426,6 @@ class View:
 
     def report(self, incident: Incident) -> IncidentReport:
         victims, lasted_s = incident.verdict.victims, self.snapshot.now_s - incident.verdict.since_s
-        troubles = {
-            rank: trouble_of(self.by_rank[rank])
-            for rank in incident.suspects
-            if rank in self.by_rank
-        }
         return IncidentReport(
             incident=incident,
             face=self.face(incident),
@@ -440,7 +434,11 @@ class View:
             bundle=self.bundles.get(incident.id),
             for_s=max(0.0, lasted_s) if incident.open else None,
             waiting=len(self.waiting.intersection(victims)),
-            seen={rank: trouble for rank, trouble in troubles.items() if trouble},
+            seen={
+                rank: trouble
+                for rank in incident.suspects
+                if rank in self.by_rank and (trouble := trouble_of(self.by_rank[rank]))
+            },
             victims=self._some(victims),
             victim_count=len(victims),
             work=self.work.of(incident),
