@@ -403,12 +403,10 @@ def _lives(accused: Iterable[Accused], snapshot: Snapshot) -> Sequence[bool | No
     lives: list[bool | None] = []
     for suspect in accused:
         observation = seen.get(suspect.rank)
-        if observation is None:
-            lives.append(None)
-        elif observation.identity.incarnation != suspect.incarnation:
+        report = None if observation is None else observation.report
+        if observation is not None and observation.identity.incarnation != suspect.incarnation:
             lives.append(False)
         else:
-            report = observation.report
             lives.append(None if report is None else report.process.alive)
     return lives
 

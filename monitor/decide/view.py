@@ -644,9 +644,7 @@ def _ways(root: Incident | None, departures: list[Departure]) -> str:
             d.rank not in first, d.clean, d.ending is None or not d.ending.exception, d.at_s
         )
     )  # fmt: skip
-    ways: dict[str, list[RankName]] = {}
-    for departure in departures:
-        ways.setdefault(departure.how, []).append(departure.rank)
+    ways = grouped((departure.how, departure.rank) for departure in departures)
     says = [f"{listed(ranks)} {how}" for how, ranks in ways.items()][:_NAMED]
     others = sum(map(len, list(ways.values())[_NAMED:]))
     return "; ".join(says) + (f" and {others:,} more" if others else "")
