@@ -390,7 +390,7 @@ def wants_person(case: Case) -> Objection | None:
     if case.action is not PolicyAction.PAGE:
         return None
     kind, severity = case.incident.kind, case.incident.severity
-    return case.objection(
+    return Objection(
         f"the policy pages for {kind} of severity {severity} and never evicts",
         _said(
             "A person decides",
@@ -411,7 +411,7 @@ def crash_loop(case: Case) -> Objection | None:
     why = _came_again(case)
     if case.incident.verdict.stops or not why:
         return None
-    return Objection(
+    return case.objection(
         why,
         "A person fixes the program, or it may be evicted after "
         f"{seconds(case.config.crash_loop_memory_s)} without this fault (crash_loop_memory_s)",
