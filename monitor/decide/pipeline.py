@@ -254,9 +254,16 @@ def missing_without(history: History, snapshot: Snapshot, incident: Incident) ->
     if members and all(track.died_s is not None for track in members):
         return "every process of it is gone, and nothing else shows whether its heartbeat goes on"
     explained = _explained(history, incident)
-    unseen = tuple(track.rank for track in members if track.fresh is None)
-    if explained is not None or snapshot.gate_up or (members and not unseen):
+    if explained is not None:
         return explained
+    return None if snapshot.gate_up else _unconfirmed(incident, members)
+
+
+def _unconfirmed(incident: Incident, members: Sequence[RankTrack]) -> str | None:
+    """The rank whose WorkerServer could not confirm an eviction; None: all of the group's could."""
+    unseen = tuple(track.rank for track in members if track.fresh is None)
+    if members and not unseen:
+        return None
     return f"nor {listed(unseen or incident.suspects)}: nobody could confirm an eviction"
 
 
@@ -317,6 +324,13 @@ def _dead_hosts(history: History, config: KeeperConfig) -> frozenset[Host]:
     return frozenset(host for host, alive in lives.items() if not alive)
 
 
+def _of_the_lost(snapshot: Snapshot) -> set[IncidentId]:
+    """Incidents whose groups are lost, and nothing of them is seen: nobody waits for their end."""
+    lost = {each.incident_id: each.group for each in snapshot.evictions if each.lost}
+    seen = {report.identity.group for report in snapshot.reports.values()} if lost else set()
+    return {incident_id for incident_id, group in lost.items() if group not in seen}
+
+
 def _in_flight(tracker: Tracker, snapshot: Snapshot, config: KeeperConfig) -> tuple[GroupName, ...]:
     now_s = snapshot.now_s
     going = {
@@ -332,9 +346,7 @@ def _in_flight(tracker: Tracker, snapshot: Snapshot, config: KeeperConfig) -> tu
         if (gone_s := progress.gone_s or progress.unseen_s) is not None
         and now_s - gone_s > GONE_UNCONFIRMED_S
     }
-    lost = {each.incident_id: each.group for each in snapshot.evictions if each.lost}
-    seen = {report.identity.group for report in snapshot.reports.values()} if lost else set()
-    done |= {key for key, group in lost.items() if group not in seen}  # nobody waits for their end
+    done |= _of_the_lost(snapshot)
     going -= {progress.group for progress in snapshot.evictions if progress.incident_id in done}
     awaiting = tracker.awaiting()
     for incident in tracker.open():

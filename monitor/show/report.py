@@ -156,9 +156,12 @@ def _waiting(
         inside = f"{op} {wait.sequence} of {_label(group)}"
         if groups > 1:
             inside = f"{op} of {clean(group.desc or group.name, 80)} and its like ({groups} groups)"
-        site = int(job.columns["site"][wait.row])
-        called_at = "-" if site == NONE else clean(job.sites[site], 200) or "-"
-        yield inside, time_of_rank(wait.since_ns), whom, called_at
+        yield inside, time_of_rank(wait.since_ns), whom, _called_at(job, wait.row) or "-"
+
+
+def _called_at(job: Job, row: int) -> str:
+    index = int(job.columns["site"][row])
+    return "" if index == NONE else clean(job.sites[index], 200)
 
 
 _BOXES: Final = 12
