@@ -154,20 +154,21 @@ def choose(
         if word and word not in valid:
             raise ChoiceError(f"{name} is {word[:60]!r}, expected one of {', '.join(valid)}")
 
-    def is_open(incident: Incident) -> bool:
-        return incident.open and work.of(incident).resolved is None
-
     def fits(incident: Incident) -> bool:
         last_s = max(incident.last_seen_s, incident.milestones.first_seen_s)
         return (
             (incident.open or last_s >= since_s)
             and kind in ("", incident.kind)
             and (not group or group in incident.groups)
-            and (state in ("", incident.state) or (state == OPEN and is_open(incident)))
+            and (state in ("", incident.state) or (state == OPEN and _is_open(incident, work)))
             and run in ("", incident.run)
         )
 
     return [incident for incident in incidents if fits(incident)]
+
+
+def _is_open(incident: Incident, work: Work) -> bool:
+    return incident.open and work.of(incident).resolved is None
 
 
 def find_incident(incidents: Sequence[Incident], prefix: str) -> Incident:
