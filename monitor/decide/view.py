@@ -349,7 +349,7 @@ class View:
         latest: dict[GroupName, tuple[Incident, Eviction]] = {}
         for incident in self.incidents:
             if run is None or incident.run in ("", run.id):
-                for eviction in self.evictions(incident.id)[-1:]:
+                for eviction in taken_up(self.decisions.get(incident.id, ()))[-1:]:
                     latest.setdefault(eviction.group, (incident, eviction))
         return {
             group: max(0.0, self.snapshot.now_s - (eviction.ended_s or eviction.asked_s))
@@ -395,20 +395,12 @@ class View:
         stopped = all(departure.clean or departure.stopped for departure in departures)
         return Ended(at_s, False, says, stopped, None if root is None else root.id)
 
-    @property
-    def by_rank(self) -> Mapping[RankName, Observation]:
-        return self.snapshot.by_rank
-
     @cached_property
     def waiting(self) -> frozenset[RankName]:
         """Ranks that wait for others, or whose commit is late."""
         waits = (RankHealth.WAITING, RankHealth.LATE)
         healths = self.result.rank_health
         return frozenset(rank for rank, health in healths.items() if health in waits)
-
-    def evictions(self, incident_id: IncidentId) -> tuple[Eviction, ...]:
-        """Evictions of an incident that an evictor had, oldest first."""
-        return taken_up(self.decisions.get(incident_id, ()))
 
     def account(self, incident: Incident) -> IncidentAccount:
         lost = (run.lost[incident.id] for run in self.runs if incident.id in run.lost)
@@ -426,6 +418,7 @@ class View:
 
     def report(self, incident: Incident) -> IncidentReport:
         victims, lasted_s = incident.verdict.victims, self.snapshot.now_s - incident.verdict.since_s
+        ranks = self.snapshot.by_rank
         return IncidentReport(
             incident=incident,
             face=self.face(incident),
@@ -437,7 +430,7 @@ class View:
             seen={
                 rank: trouble
                 for rank in incident.suspects
-                if rank in self.by_rank and (trouble := trouble_of(self.by_rank[rank]))
+                if rank in ranks and (trouble := trouble_of(ranks[rank]))
             },
             victims=self._some(victims),
             victim_count=len(victims),

@@ -419,7 +419,7 @@ def _suspects(scene: ScrapeView) -> Values:
             hosts[rank, incident.kind, role] = host
     suspects: dict[tuple[object, ...], float] = {}
     for (rank, kind, role), host in sorted(hosts.items())[:SUSPECTS_TOLD]:
-        seen = scene.view.by_rank.get(rank)
+        seen = scene.view.snapshot.by_rank.get(rank)
         at = host if seen is None else seen.identity.host
         suspects[*split_rank_name(rank), at, kind, role] = 1
     return suspects

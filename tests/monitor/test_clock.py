@@ -55,7 +55,9 @@ def test_what_a_monitor_says_and_stores_follows_a_clock_that_was_set_after_its_s
         try:
             ranks = [fleet.add("rg_0", replica_id="rg_0:a"), fleet.add("rg_1", replica_id="rg_1:b")]
             api.register(*ranks)
-            wait_until(lambda: old.view and len(old.view.by_rank) == 2, 10, "both are watched")
+            wait_until(
+                lambda: old.view and len(old.view.snapshot.by_rank) == 2, 10, "both are watched"
+            )
             set_by[0] = by_s
             wait_until(lambda: service.keeper is not old and service.keeper.view, 15, "it follows")
             assert "clock" not in str(api.get("/readyz")["degraded"])

@@ -169,7 +169,7 @@ def _reasons(reports: Sequence[IncidentReport]) -> Iterator[str]:
 
 
 def _busiest(view: View) -> str:
-    present = view.by_rank
+    present = view.snapshot.by_rank
     busy = [(tempo.busy_s, rank) for rank, tempo in view.tempos.items() if rank in present]
     if not busy:
         return "no incident is open"

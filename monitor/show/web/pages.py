@@ -397,7 +397,7 @@ def _crowd_page(
 def rank_page(context: Context) -> Page:
     """One rank: what it does, its pace, and where it is in its collectives."""
     name, view = context.place.name, context.view
-    seen = view.by_rank.get(RankName(name))
+    seen = view.snapshot.by_rank.get(RankName(name))
     step = None if seen is None else seen.step
     spent = {} if step is None else {phase: s for phase, s in step.seconds.items() if s > 0}
     if step is not None and spent:  # the present one counts only once it is over

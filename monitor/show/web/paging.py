@@ -115,7 +115,7 @@ def _says(name: str, what: str) -> Response:
 
 def _last_steps(name: str) -> Chart | None:
     """A picture of them; None: it cannot be had."""
-    seen = the_view().by_rank.get(RankName(name))
+    seen = the_view().snapshot.by_rank.get(RankName(name))
     attempt = 0 if seen is None or seen.step is None else seen.step.attempt
     try:
         said = said_by(name, "steps", {"since": str(max(0, attempt - _STEPS))})

@@ -254,7 +254,7 @@ def test_a_decision_is_on_disk_before_it_is_carried_out(
     bench.keeper.tick()
     (progress,) = bench.judge.seen[-1].evictions
     assert progress.gone_s is not None
-    assert bench.view.evictions(IncidentId("inc-1"))[-1].gone_s is not None
+    assert bench.view.decisions[IncidentId("inc-1")][-1].gone_s is not None
     assert [entry.host for entry in bench.view.quarantine] == ["node1"]
     assert bench.value("lightkeeper_evictions_total", kind="not_entered", outcome="gone") == 1
 
