@@ -162,8 +162,7 @@ def get_top() -> Response:
 
 @reading.get("/v1/runs")
 def get_runs() -> Response:
-    body = {"schema": SCHEMA, "runs": list(runs_to_json(the_view()))}
-    return _texted("runs", body)
+    return _texted("runs", {"runs": list(runs_to_json(the_view()))})
 
 
 @reading.get("/v1/incidents")
@@ -211,7 +210,7 @@ def _texted(name: str, body: Mapping[str, Any]) -> Response:
     """With `width` also as lines of text of at most so many cells (0: of any length)."""
     width = _width()
     more = {} if width is None else {"text": _screen(name, body, width or None)}
-    return answer({**body, **more})
+    return answer({"schema": SCHEMA, **body, **more})
 
 
 def _screen(name: str, body: Row, width: int | None = None) -> list[str]:
@@ -248,7 +247,6 @@ def admission() -> Response:
 def get_quarantine() -> Response:
     listed = app_context().quarantine
     body = {
-        "schema": SCHEMA,
         "quarantine": list(map(_entry, listed.active())),
         "groups": list(map(_entry, listed.groups())),
     }
@@ -261,8 +259,7 @@ def quarantined(name: str, scope: Scope) -> Response:
     """One host or group: its entry, a host's record, and its history, newest first."""
     listed, host = app_context().quarantine, Host(name)
     entry = listed.get(name, scope)
-    body = {
-        "schema": SCHEMA,
+    body: dict[str, Any] = {
         str(scope): name,
         "entry": None if entry is None else _entry(entry),
         "history": list(map(scoped_to_json, listed.history(name, scope))),
@@ -312,7 +309,7 @@ def _ranks_by_host() -> dict[Host, list[RankName]]:
 def get_silences() -> Response:
     """Those that hold."""
     rows = the_view().work.silences(app_context().clock.now_s())
-    return _texted("silences", {"schema": SCHEMA, "silences": [to_plain(row) for row in rows]})
+    return _texted("silences", {"silences": [to_plain(row) for row in rows]})
 
 
 @reading.get("/v1/policy")
@@ -322,7 +319,6 @@ def policy() -> Response:
     pause, last, effective = context.pause.current(), context.pause.last, context.rules.current
     learned = {} if view is None else learned_to_json(effective.config, view.result.learned)
     body = {
-        "schema": SCHEMA,
         "watch_only": view is not None and view.alone,
         **effective_to_json(effective),
         "problems": list(context.rules.problems),
