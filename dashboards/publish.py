@@ -169,7 +169,6 @@ class Pushed(NamedTuple):
     """What became of a dashboard, or would."""
 
     uid: str
-    title: str
     action: str
     """`create`, `update`, `unchanged`, `refused`."""
     url: str = ""
@@ -202,7 +201,7 @@ def push_boards(
 def _push(grafana: Grafana, board: dict[str, Any], folder: str, *, dry_run: bool) -> Pushed:
     digest = hashlib.sha256(json.dumps(board, sort_keys=True).encode()).hexdigest()[:12]
     uid, message = board["uid"], f"pushed by lightkeeper ({digest})"
-    said = Pushed(uid, board["title"], "create")
+    said = Pushed(uid, "create")
     answer = grafana.dashboard(uid) or {"dashboard": {}}
     if theirs := answer["dashboard"]:
         meta = answer.get("meta") or {}
