@@ -126,7 +126,7 @@ class Grafana:
             answer = said.text
         if said.ok:
             return answer
-        message = answer.get("message") if isinstance(answer, dict) else said.text
+        message = answer.get("message", "") if isinstance(answer, dict) else said.text
         why = f"cannot {what} at {self.url}: it answers {said.status_code}: {_line(message)}"
         if said.status_code >= 500:
             raise PublishError(why)
