@@ -37,27 +37,29 @@ SICK: Final = (RankHealth.DEAD, RankHealth.UNREACHABLE, RankHealth.STALLED, Rank
 
 
 class JobState(StrEnum):
-    """What the job does, and how a sentence about it begins."""
+    """What the job does, how a sentence about it begins, and whether it trains in a word."""
 
     label: str
+    answer: str
+    """Scripts rely on it."""
 
-    def __new__(cls, name: str, label: str) -> JobState:
+    def __new__(cls, name: str, label: str, answer: str) -> JobState:
         state = str.__new__(cls, name)
-        state._value_, state.label = name, label
+        state._value_, state.label, state.answer = name, label, answer
         return state
 
-    WAITING = "waiting", "Waiting for ranks:"  # no rank was ever seen
-    STARTING = "starting", "Starting:"  # no step is committed yet
-    WATCHING = "watching", "Watching:"  # ranks answer, but none reports its steps
-    TRAINING = "training", "Training:"
-    DISTURBED = "disturbed", "Training, but"  # something is wrong
-    LATE = "late", "Late:"  # the next commit, but not long enough to say that training stopped
-    PAUSING = "pausing", "Pausing:"  # no commits, and a rank says why: a checkpoint, an evaluation
-    STALLING = "stalling", "Stalling:"  # no commits, and the culprit is not known yet
-    STOPPED = "stopped", "Not training:"  # no commits, and an incident says why
-    FINISHED = "finished", "The job has finished:"
-    ENDED = "ended", "The job has ended:"
-    INTERRUPTED = "interrupted", "The job was stopped:"  # somebody asked it to end
+    WAITING = "waiting", "Waiting for ranks:", "no"  # no rank was ever seen
+    STARTING = "starting", "Starting:", "starting"  # no step is committed yet
+    WATCHING = "watching", "Watching:", "starting"  # ranks answer, but none reports its steps
+    TRAINING = "training", "Training:", "yes"
+    DISTURBED = "disturbed", "Training, but", "disturbed"  # something is wrong
+    LATE = "late", "Late:", "disturbed"  # the next commit is; too soon to say that training stopped
+    PAUSING = "pausing", "Pausing:", "pausing"  # no commits, and a rank says why: a checkpoint ...
+    STALLING = "stalling", "Stalling:", "stalling"  # no commits, the culprit is not known yet
+    STOPPED = "stopped", "Not training:", "no"  # no commits, and an incident says why
+    FINISHED = "finished", "The job has finished:", "finished"
+    ENDED = "ended", "The job has ended:", "ended"
+    INTERRUPTED = "interrupted", "The job was stopped:", "stopped"  # somebody asked it to end
 
 
 _BEFORE: Final[Mapping[JobState, str]] = {

@@ -13,7 +13,6 @@ from lightkeeper.monitor.detect.self_health import Condition
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Guard, Rung
 from lightkeeper.monitor.model.verdict import FAULTS, RankHealth, Severity
-from lightkeeper.monitor.show.terminal.status import WORDS
 from lightkeeper.worker_server.rank.identity import LAUNCHERS
 from lightkeeper.worker_server.sidecar.app import ENDPOINTS
 from tests.docs import known
@@ -102,7 +101,7 @@ def test_every_headline_and_its_word_on_the_terminal_is_explained() -> None:
     table = section("ui", "The page")
     for state in JobState:
         assert state.label.rstrip(":").removeprefix("The job ") in table, state
-        assert f"`{WORDS[state]}`" in table, state
+        assert f"`{state.answer}`" in table, state
 
 
 def test_every_state_of_the_monitors_own_health_is_explained() -> None:

@@ -80,15 +80,6 @@ def _counted(healths: Sequence[str]) -> dict[str, int]:
     return {"all": len(healths), **dict(by_health)}
 
 
-WORDS: Final = {
-    JobState.WAITING: "no", JobState.STARTING: "starting", JobState.WATCHING: "starting",
-    JobState.TRAINING: "yes", JobState.DISTURBED: "disturbed", JobState.LATE: "disturbed",
-    JobState.PAUSING: "pausing", JobState.STALLING: "stalling", JobState.STOPPED: "no",
-    JobState.FINISHED: "finished", JobState.ENDED: "ended", JobState.INTERRUPTED: "stopped",
-}  # fmt: skip
-"""Scripts rely on them."""
-
-
 def training(view: View, headline: Headline) -> Answer:
     """Are steps committed, and what is wrong if anything?"""
     then = headline.next
@@ -109,7 +100,7 @@ def training(view: View, headline: Headline) -> Answer:
         text = f"{age(max(0.0, view.snapshot.now_s - headline.at_s))} ago: {headline.says}"
         more = ()
     return answer_of(
-        WORDS[headline.state], text, more, step=headline.step, step_s=headline.step_s,
+        headline.state.answer, text, more, step=headline.step, step_s=headline.step_s,
         commit_age_s=headline.commit_age_s, warnings=list(view.warnings),
         ended=None if view.ended is None else asdict(view.ended),
     )  # fmt: skip
