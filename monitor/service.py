@@ -42,7 +42,7 @@ from lightkeeper.monitor.act.schedulers.reconcile import CordonReconciler
 from lightkeeper.monitor.act.targets import Registry
 from lightkeeper.monitor.act.work import WorkBook
 from lightkeeper.monitor.background import BackgroundWorker
-from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.decide.escalation import handle
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.decide.rules import PolicyError
@@ -315,7 +315,7 @@ class Service:
         stack.callback(pages.close)
         server = stack.enter_context(closing(Server(host, port)))
         self.url = server.url
-        self._clock = SteadyClock()
+        self._clock = Clock()
         store, lease = self._store, self._lease = self._store_and_lease()
         tls = None if options.ca_file is None else trust_only(options.ca_file)
         fetcher = Fetcher(tls, permit=lease.why_not, tokens=options.tokens)

@@ -321,10 +321,8 @@ def figures() -> Iterator[Figure]:
     yield Figure("files that parse prose of ours", len(ours), 0, (*ours,))
     for what, files, most in (
         ("files from a decision to disk", decision_to_disk(), 20),
-        # the goals were 12 and 16: what is left are small files of `model` that 10 rooms read, and
-        # the checks of every request, each beside its own table
-        ("files from an incident to its page", incident_to_page(http=False), 13),
-        ("files from a request for it to its page", incident_to_page(http=True), 19),
+        ("files from an incident to its page", incident_to_page(http=False), 12),
+        ("files from a request for it to its page", incident_to_page(http=True), 16),
         ("modules of `lightkeeper status`", modules_of("status"), 12),
         ("modules of `lightkeeper incidents list`", modules_of("incidents", "list"), 15),
     ):

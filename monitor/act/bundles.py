@@ -23,10 +23,10 @@ from typing import IO, Any, Final
 from urllib.parse import quote
 
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import BundleView, Incident
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, one_line
 from lightkeeper.monitor.model.observation import Observation
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import Kind
 from lightkeeper.monitor.records.files import FORMAT, NAME, RECORD, SCHEMA
 from lightkeeper.worker_server.wire import (

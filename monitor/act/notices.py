@@ -269,7 +269,7 @@ class Message:
 
     def by_the_wall(self, ahead_s: float) -> Message:
         """The message in wall-clock time, which receivers compare with their own clocks. `ahead_s`:
-        how far that is ahead of the monitor's clock, see `SteadyClock.ahead_s`.
+        how far that is ahead of the monitor's clock, see `Clock.ahead_s`.
         """
         ended = self.ended and replace(self.ended, at_s=self.ended.at_s + ahead_s)
         notice = replace(self.notice, since_s=self.notice.since_s + ahead_s)

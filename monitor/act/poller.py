@@ -25,9 +25,9 @@ from msgspec.json import decode
 
 from lightkeeper.monitor.act.http import LOOP_LATE_S, Fetcher, FetchError, Question
 from lightkeeper.monitor.act.launches import Target
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, RankName, one_line
 from lightkeeper.monitor.model.observation import Failure, Observation, Unreachable, with_pauses
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.worker_server.wire import (
     PATH_FLIGHT_RECORDER,
     PATH_HOST,

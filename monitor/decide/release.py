@@ -47,14 +47,8 @@ def releases(
 ) -> tuple[Release, ...]:
     """One for each group that is gone and waited for; notes in `asked` who is asked.
 
-    Args:
-        history: with this tick in it.
-        snapshot: of this tick.
-        incidents: open ones, and those of the last hour.
-        past: evictions of the last hour.
-        policy: the operator's rules.
-        doubt: why the monitor does not trust itself; None if it does.
-        asked: who was asked before.
+    `incidents`: open ones, and those of the last hour; `past`: evictions of the last hour; `doubt`:
+    why the monitor does not trust itself, None if it does.
     """
     config = history.config
     held = config.observe or doubt is not None or snapshot.pause is not None or snapshot.alone

@@ -27,7 +27,6 @@ from lightkeeper.monitor.detect.wording import (
     waits_in,
     with_places,
 )
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import (
     GroupName,
     RankName,
@@ -37,6 +36,7 @@ from lightkeeper.monitor.model.names import (
     rank_name,
     unseen_name,
 )
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import (
     BY_ELIMINATION,
     Confidence,

@@ -23,7 +23,6 @@ from lightkeeper.monitor.detect.quorum_participation import Attendance
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.detect.weights import LossBook, PrintBook
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import (
     GroupName,
     Host,
@@ -38,6 +37,7 @@ from lightkeeper.monitor.model.observation import (
     LighthouseView,
     Unreachable,
 )
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.records.ring import bounded, newest_collectives
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 from lightkeeper.worker_server.wire import (

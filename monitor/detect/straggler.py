@@ -30,8 +30,8 @@ from lightkeeper.monitor.detect.pace import Blame, Pace, Paces, Window, side_by_
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.model import cohort
 from lightkeeper.monitor.model.cohort import Floats
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, RankName, group_of
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
 from lightkeeper.monitor.model.wording import does, listed, seconds
 from lightkeeper.worker_server.wire import LONG_PHASES, WAITING_PHASE

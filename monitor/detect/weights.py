@@ -27,8 +27,8 @@ from statistics import median
 from typing import Final
 
 from lightkeeper.monitor.detect.track import RankTrack
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.worker_server.wire import Prints
 
 # -- prints ------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lightkeeper.monitor.model.grouping import grouped
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.wording import listed, plural
 from lightkeeper.monitor.records import findings as wording
 from lightkeeper.monitor.records.findings import Fault, Finding, at_scene, evidence_of

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from lightkeeper.monitor.model.grouping import grouped
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.monitor.model.wording import listed, plural, seconds
 from lightkeeper.monitor.records.job import CollectiveState, Job

@@ -12,7 +12,7 @@ from lightkeeper.monitor.act.lighthouse import Lighthouse
 from lightkeeper.monitor.act.quarantine import Quarantine
 from lightkeeper.monitor.act.schedulers.base import Scheduler
 from lightkeeper.monitor.act.targets import Registry
-from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.decide.escalation import handle
 from lightkeeper.monitor.model.escalation import HandedOver, Timeouts
 from lightkeeper.monitor.model.eviction import (
@@ -60,7 +60,7 @@ class Bench:
     pause: str | None = None
 
     def __post_init__(self) -> None:
-        self.clock = SteadyClock()
+        self.clock = Clock()
         self.registry = Registry(self.clock, Memory())
         self.quarantine = Quarantine(self.clock, Memory())
         self.lighthouse.form("rg_0:uuid0", REPLICA)

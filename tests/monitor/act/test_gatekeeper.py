@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from lightkeeper.monitor.act.gate import Gatekeeper
 from lightkeeper.monitor.act.http import Fetcher, Tokens
 from lightkeeper.monitor.act.quarantine import Quarantine
-from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.metric import Filled
 from lightkeeper.monitor.model.eviction import Eviction, QuarantineEntry, Rung, RungOutcome
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, ReplicaId
@@ -32,7 +32,7 @@ def gate() -> Iterator[FakeGate]:
 
 class Bench:
     def __init__(self, gate: FakeGate, fetcher: Fetcher) -> None:
-        self.clock = HandClock(SteadyClock().now_s())
+        self.clock = HandClock(Clock().now_s())
         self.quarantine = Quarantine(self.clock, Memory())
         self.evictions: list[Eviction] = []
         self.acts = True

@@ -28,7 +28,7 @@ from lightkeeper.monitor.act.http import Fetcher, Tokens
 from lightkeeper.monitor.act.lighthouse import Lighthouse
 from lightkeeper.monitor.act.quarantine import Quarantine
 from lightkeeper.monitor.act.targets import Registry
-from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.decide.escalation import handle
 from lightkeeper.monitor.model.escalation import HandedOver, Timeouts
 from lightkeeper.monitor.model.eviction import Accused, Eviction, Rung, RungResult
@@ -107,7 +107,7 @@ class Scene:
             )
         )  # fmt: skip
         self.light = Lighthouse(self.url, fetcher)
-        self.clock = SteadyClock()
+        self.clock = Clock()
         self.quarantine = Quarantine(self.clock, Memory())
         self.gatekeeper: Gatekeeper | None = None
         self.entrance = self.url

@@ -15,7 +15,7 @@ from lightkeeper.monitor.model.plain import to_plain
 from lightkeeper.monitor.model.wait_map import TOLD, WaitEdge, WaitMap, WaitNode
 from lightkeeper.monitor.show.graph_svg import WITNESSES, GraphDrawing, draw_graph, wait_label
 from lightkeeper.monitor.show.report import Report, records_map
-from lightkeeper.monitor.show.templating import template
+from lightkeeper.monitor.show.templating import environment
 from tests.monitor.fleet import SimFleet, at, stop
 from tests.monitor.show.jobs import hang, healthy, megatron, tie
 from tests.page.views import Simulated
@@ -44,7 +44,7 @@ CHAIN = WaitMap(
 
 
 def drawn(picture: GraphDrawing, **more: bool) -> str:
-    return str(template("graph.html").module.graph(picture, **more))
+    return str(environment().get_template("graph.html").module.graph(picture, **more))
 
 
 def boxes_of(svg: str) -> list[tuple[int, ...]]:
