@@ -164,7 +164,7 @@ def _members(name: str, values: dict[str, Any]) -> tuple[int, ...]:
 
 
 def _store_address(name: str, values: dict[str, Any]) -> str | None:
-    """Where the members meet: all ranks of the job, as torch is told, or those of a group."""
+    """Where the members meet: all ranks of the job, or those of a group."""
     world: Any = c10d._world
     store = values.get("store") if name == _INIT else world.pg_map[world.default_pg][1]
     if store is None:
