@@ -207,7 +207,7 @@ def test_no_command_prints_what_moves_a_terminal(
 ) -> None:
     if colour:
         monkeypatch.setenv("FORCE_COLOR", "1")
-    for more in ([], ["--format", "json"]):
+    for more in [[]] if colour else [[], ["--format", "json"]]:  # JSON has no colours
         main([*words.split(), *ASK[words], *more])
         said = capsys.readouterr()
         assert "Traceback" not in said.err
