@@ -55,7 +55,8 @@ def _refuses(command: Command, words: str, *more: str) -> None:
 @pytest.mark.parametrize("words", ASK)
 def test_a_page_or_other_json_is_no_monitor(words: str, foreign: Foreign, command: Command) -> None:
     answers: list[tuple[int, str, bytes]] = [(200, PAGE, HTML), (404, PAGE, HTML), (500, PAGE, b"")]
-    answers += [(status, JSON, body) for body, status in crossed(ODD_BODIES, (200, 404, 503))]
+    answers += [(status, JSON, body) for body, status in crossed(ODD_BODIES, (404, 503, 200))]
+    answers.append((503, JSON, ODD_BODIES[-1]))
     for each in answers:
         foreign.says(*each)
         _refuses(command, words)
