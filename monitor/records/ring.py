@@ -350,7 +350,7 @@ def _taken(ring: Iterable[RingEntry], dumps: Iterable[Dump], otherwise: int) -> 
 
 def _ring_rows(record: FlightRecord, dumps: Iterable[Dump], taken_ns: int) -> tuple[RingRow, ...]:
     """The ring as rows, with torch's states where these are more reliable than the ring's: NCCL's
-    are real, gloo only knows what is over, which tells of work that nobody waited for.
+    are real, gloo only knows what is over, of work that nobody waited for, too.
     """
     over: dict[int, CollectiveState] = {}
     for dump in dumps:

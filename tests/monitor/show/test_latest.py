@@ -117,7 +117,7 @@ def test_a_page_of_ten_thousand_ranks_is_answered_from_what_was_made(
     monkeypatch.setattr(making, "LONG_S", 60.0)  # it is made of every view
     pages = Latest[Page]()
     spent: list[list[float]] = [[], []]
-    for tick in range(4):
+    for tick in range(2):
         view = crowd(1250, 8, tick=100 + tick)
         for turn in spent:
             began_s = time.thread_time()
