@@ -141,7 +141,11 @@ class EvilBox(FakeBox):
 @pytest.mark.parametrize("endpoint", [e for e in ENDPOINTS if not e.acts], ids=lambda e: e.name)
 def test_no_answer_of_a_workerserver_moves_a_terminal(endpoint) -> None:
     client = app_of(EvilBox()).test_client()
-    asked = [endpoint.path] if endpoint.query is None else [endpoint.path, endpoint.path + endpoint.example]
+    asked = (
+        [endpoint.path]
+        if endpoint.query is None
+        else [endpoint.path, endpoint.path + endpoint.example]
+    )
     for path in asked:
         said = client.get(path, headers=CURL)
         text = said.get_data(as_text=True)
