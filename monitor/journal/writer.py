@@ -176,8 +176,10 @@ class Journal:
         self._turn_asked = False
         self._broken = False
         """True if a tick was lost, so that only a new file can follow."""
+        self._retry_s = 0.0
+        """When the next file may begin after a lost tick, on the monotonic clock."""
         self._resumed_s = -RETRY_S
-        """When a file last began after a lost tick, on the monotonic clock."""
+        """When a file last began for this reason."""
         self._room = _QUEUED_TICKS
         self._file: BinaryIO | None = None
         self._path: Path | None = None
@@ -228,7 +230,7 @@ class Journal:
     def before_tick(self, now_s: float) -> None:
         """Begin a new file if it is time to; call it before the pipeline judges a tick."""
         with self._lock:
-            again = self._broken and time.monotonic() >= self._resumed_s + RETRY_S
+            again = self._broken and time.monotonic() >= self._retry_s
             if not (again or self._turn_asked) or len(self._queue) >= self._room:
                 return
             if again:
@@ -353,6 +355,7 @@ class Journal:
             self._stats.lost += len(lost)
             before, self._stats.problem = self._stats.problem, problem
             self._broken, self._turn_asked = True, False
+            self._retry_s = self._resumed_s + RETRY_S
         if before != problem:
             log.warning("the journal is not written: %s", problem)
 
