@@ -101,7 +101,7 @@ _NAME_MAX: Final = 150
 
 def safe_name(text: str) -> str:
     """A file name for any text: unique, without a folder, never hidden, never too long."""
-    plain = quote(text, safe="", errors="surrogatepass")
+    plain = quote(text, safe="", errors="surrogatepass").replace("~", "%7E")  # marks a digest
     plain = f"%{plain}" if plain.startswith(".") or not plain else plain
     if len(plain) <= _NAME_MAX:
         return plain
