@@ -173,9 +173,11 @@ def save_evidence(evidence: Callable[[], str] | None) -> Answered:
         return Answered(Rung.EVIDENCE, "", f"{type(exc).__name__}: {exc}", done=False)
 
 
-def deny_launchers(parties: Parties, eviction: Eviction) -> Answered:
+def deny_launchers(
+    eviction: Eviction, quarantine: Quarantine, clock: Clock, last_s: float | None
+) -> Answered:
     """Quarantine the hosts of an eviction, and the group's names if it must not return at all."""
-    now_s, last_s = parties.clock.now_s(), parties.timeouts.quarantine_s
+    now_s = clock.now_s()
     until_s = None if last_s is None else now_s + last_s
     denied: list[tuple[Scope, str]] = [(Scope.HOST, host) for host in eviction.quarantine]
     denied += [(Scope.GROUP, group) for group in eviction.keep_out]
@@ -183,7 +185,7 @@ def deny_launchers(parties: Parties, eviction: Eviction) -> Answered:
         entry = QuarantineEntry(
             name, eviction.reason, eviction.author, now_s, until_s, eviction.incident_id, scope
         )
-        parties.quarantine.add(entry)
+        quarantine.add(entry)
     hosts, groups = ", ".join(eviction.quarantine), ", ".join(eviction.keep_out)
     said = f"launchers are refused on {hosts}" if hosts else ""
     kept = f"launchers may not start {groups}" if groups else ""
@@ -313,6 +315,7 @@ class Asker:
     def _lost(self, eviction: Eviction) -> Lost:
         """What a driver needs that is to end what nobody sees."""
         parties, gate, replica_id = self._parties, self._parties.gate, eviction.replica_id
+        last_s = parties.timeouts.quarantine_s
         to_blame = {host for host, blamed in eviction.lost.items() if blamed}
 
         def fenced() -> bool:
@@ -323,7 +326,8 @@ class Asker:
                 raise NotDone(held)
             if host in to_blame:
                 to_blame.remove(host)
-                deny_launchers(parties, replace(eviction, quarantine=(host,), keep_out=()))
+                blamed = replace(eviction, quarantine=(host,), keep_out=())
+                deny_launchers(blamed, parties.quarantine, parties.clock, last_s)
 
         return Lost(fenced, down)
 
@@ -577,7 +581,8 @@ class Evictors:
         if step.rung is Rung.EVIDENCE:
             return save_evidence(job.evidence)
         if step.rung is Rung.QUARANTINE:
-            return deny_launchers(self._parties, eviction)
+            last_s = self._parties.timeouts.quarantine_s
+            return deny_launchers(eviction, self._parties.quarantine, self._parties.clock, last_s)
         return job.asker.ask(eviction, step.rung, step.whom, self._permit())
 
     def _look(self, job: _Job, eviction: Eviction) -> Instructions:
