@@ -97,8 +97,9 @@ def _last_quorum(
 def _gone(
     history: History, incidents: Iterable[Incident], past: Iterable[Eviction], policy: Policy
 ) -> Iterator[tuple[Incident, GroupName]]:
-    """Groups that are gone by an incident's verdict, or because they were evicted for it. What is
-    left of a group that lost a rank trains no longer.
+    """Groups that are gone by an incident's verdict, because all their ranks were seen to die (of a
+    mismatch, say, or of what nobody can tell), or because they were evicted. What is left of a
+    group that lost a rank trains no longer.
     """
     out = {
         eviction.incident_id: eviction.group
@@ -110,15 +111,15 @@ def _gone(
         observed = policy.action(incident.kind, incident.severity) is PolicyAction.OBSERVE
         if incident.id in out:
             yield incident, out[incident.id]
-        elif not observed and _shows_dead(history, incident):
+        elif not observed and incident.state in (State.FIRING, State.EVICTING):
             for group in incident.groups:
-                yield incident, group
+                if _shows_dead(history, incident) or _all_gone(history, incident, group):
+                    yield incident, group
 
 
 def _shows_dead(history: History, incident: Incident) -> bool:
     """True if it names ranks that are dead or lost, and none of them is seen alive."""
-    stands = incident.state in (State.FIRING, State.EVICTING)
-    if incident.kind is not Kind.DEAD or not stands or not incident.culprits:
+    if incident.kind is not Kind.DEAD or not incident.culprits:
         return False  # an unsure one has no culprits
     lost = [history.tracks[rank] for rank in incident.culprits if rank in history.tracks]
     return bool(lost) and not any(track.fresh and track.fresh.process.alive for track in lost)

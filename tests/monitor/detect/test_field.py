@@ -245,6 +245,21 @@ def test_who_gave_something_else_across_groups_is_named_whoever_dies_of_it(dies)
     assert set(drive.evicted()) == ({"rg_1"} if dies != "rg_1.0" else set())  # it is gone
 
 
+def test_who_waits_for_a_group_that_died_of_a_mismatch_is_released() -> None:
+    script = [
+        at(20, gives_across("rg_1.0", 7)),
+        at(20, jam_across(40)),
+        at(22, raises("rg_1.0", GLOO, of_peers=True)),
+    ]
+    drive = Drive(field(3, 1, *script)).run(40)
+    ((at_s, release),) = drive.releases
+    assert 22 <= at_s <= 25
+    assert (release.group, [each.rank for each in release.survivors]) == (
+        "rg_1",
+        ["rg_0.0", "rg_2.0"],
+    )
+
+
 @pytest.mark.parametrize(
     "late_s", [2, 8], ids=["in the next tick", "after it was given up for a while"]
 )
