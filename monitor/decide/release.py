@@ -98,7 +98,7 @@ def _gone(
     history: History, incidents: Iterable[Incident], past: Iterable[Eviction], policy: Policy
 ) -> Iterator[tuple[Incident, GroupName]]:
     """Groups that are gone by an incident's verdict, because all their ranks were seen to die (of a
-    mismatch, say, or of what nobody can tell), or because they were evicted. What is left of a
+    mismatch, say, or of what nobody knows), or because they were evicted. What is left of a
     group that lost a rank trains no longer.
     """
     out = {
