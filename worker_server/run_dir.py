@@ -90,9 +90,10 @@ class RankFiles:
 
     def remove(self) -> None:
         """Remove everything but the log, which `sweep` removes a day later."""
-        for path in {*vars(self).values()} - {self.log}:
-            with contextlib.suppress(OSError):
-                path.unlink()
+        for path in vars(self).values():  # the page first: without it the others mean nothing
+            if path != self.log:
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -112,8 +112,9 @@ def _gone(
         if incident.id in out:
             yield incident, out[incident.id]
         elif not observed and incident.state in (State.FIRING, State.EVICTING):
+            dead = _shows_dead(history, incident)
             for group in incident.groups:
-                if _shows_dead(history, incident) or _all_gone(history, incident, group):
+                if dead or _all_gone(history, incident, group):
                     yield incident, group
 
 
