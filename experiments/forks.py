@@ -28,7 +28,11 @@ from typing import Final, NoReturn
 
 from lightkeeper.trainer.status import StatusFile
 from lightkeeper.trainer.supervisor import MARK, Supervisor, end_on_signals, launched
-from lightkeeper.worker_server.rank.admission import REFUSED_STATUS, Refused, ask_monitors
+from lightkeeper.worker_server.rank.admission import (
+    REFUSED_STATUS,
+    AdmissionAnswer,
+    ask_monitors,
+)
 from tests.forks import light
 
 _LIBC: Final = ctypes.CDLL(None)
@@ -231,7 +235,7 @@ class ForkLauncher:
             os.environ[MARK] = mark + ";"
             if self.monitor is not None:
                 answer = ask_monitors([self.monitor], host, self.group, _ASK_S)
-                if isinstance(answer, Refused):
+                if isinstance(answer, AdmissionAnswer) and not answer.admit:
                     os._exit(REFUSED_STATUS)
             sys.argv = ["lightkeeper.trainer.train", *self.arguments]
             Agent(self.nproc, self.grace_s / 2)()

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 
 from lightkeeper.gate.denylist import AccessRefused, DenialScope, DenyList, SeenReplica
@@ -29,8 +30,9 @@ SILENT_S: Final = 120.0
 """Silence after which a replica id is forgotten: TorchFT's is 5 s, a restarted one has a new id."""
 REPLICAS_MAX: Final = 20_000
 """Most replica ids remembered; calls of any others pass unchecked."""
-_HEARTBEATS_MAX: Final = 20_000
 _HEARTBEAT_BYTES: Final = 1100
+"""Of a heartbeat that is read once: a manager's are alike."""
+_read_short_heartbeat: Final = lru_cache(maxsize=20_000)(read_heartbeat)
 
 
 @dataclass(slots=True)
@@ -143,19 +145,25 @@ class ProxiedCall:
         return sent is not None and sent.via is not None and sent.member == self.member
 
 
+def _counted(text: str) -> int:
+    counter: int = field(default=0, metadata={"help": text})
+    return counter
+
+
 @dataclass
 class GateCounts:
-    """Counters since the start, read by `serve`."""
+    """Counters since the start, with the words that `/metrics` has for them."""
 
-    heartbeats: int = 0
-    quorum_requests: int = 0
-    unread: int = 0
-    waved: int = 0
-    upstream_retries: int = 0
-    resent: int = 0
-    told_again: int = 0
-    """Quorum requests answered in place of a Lighthouse or worker that died while answering."""
-    bad_clients: int = 0
+    heartbeats: int = _counted("Heartbeats that came in")
+    quorum_requests: int = _counted("Quorum requests that came in")
+    unread: int = _counted("Calls passed on because they could not be read")
+    waved: int = _counted("Requests let through because no newer deny list arrived in time")
+    upstream_retries: int = _counted("Connections to the Lighthouse that failed")
+    resent: int = _counted("Quorum requests sent again to a Lighthouse that came back")
+    told_again: int = _counted(
+        "Quorums answered again to members whose answer was lost with a Lighthouse or worker"
+    )
+    bad_clients: int = _counted("Clients disconnected for violating HTTP/2")
     refused: dict[DenialScope, int] = field(default_factory=lambda: dict.fromkeys(DenialScope, 0))
 
 
@@ -168,7 +176,6 @@ class AdmissionControl:
         self.replicas: dict[ReplicaId, Replica] = {}
         """Every replica id heard from recently."""
         self._now_s = now_s
-        self._by_heartbeat: dict[bytes, Replica] = {}  # message -> its sender; messages repeat
 
     def decide(self, call: ProxiedCall) -> tuple[Stage, float]:
         """The next stage of a call whose message is whole, and when it is due.
@@ -210,17 +217,11 @@ class AdmissionControl:
 
     def _of_heartbeat(self, message: bytes, now_s: float) -> Replica | None:
         self.counts.heartbeats += 1
-        replica = self._by_heartbeat.get(message)
-        if replica is None:
-            replica_id = read_heartbeat(message)
-            replica = None if replica_id is None else self._replica(replica_id, now_s)
-            if replica is None:
-                return None
-            if len(self._by_heartbeat) >= _HEARTBEATS_MAX:
-                self._by_heartbeat.clear()
-            if len(message) <= _HEARTBEAT_BYTES:
-                self._by_heartbeat[message] = replica
-        replica.heartbeat_s = replica.heard_s = now_s
+        short = len(message) <= _HEARTBEAT_BYTES
+        replica_id = _read_short_heartbeat(message) if short else read_heartbeat(message)
+        replica = None if replica_id is None else self._replica(replica_id, now_s)
+        if replica is not None:
+            replica.heartbeat_s = now_s
         return replica
 
     def _replica(self, replica_id: ReplicaId, now_s: float) -> Replica | None:
@@ -257,8 +258,3 @@ class AdmissionControl:
         for replica_id, replica in list(self.replicas.items()):
             if replica.asking is None and now_s - replica.heard_s > SILENT_S:
                 del self.replicas[replica_id]
-        self._by_heartbeat = {
-            message: replica
-            for message, replica in self._by_heartbeat.items()
-            if self.replicas.get(replica.replica_id) is replica
-        }

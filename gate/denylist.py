@@ -76,9 +76,8 @@ class AccessRefused:
 class DenyList:
     version: int = 0
     """Grows with every change: decisions under an older version are void."""
-    _replicas: dict[ReplicaId, Denial] = field(default_factory=dict)
-    _hosts: dict[Host, Denial] = field(default_factory=dict)
-    _groups: dict[GroupName, Denial] = field(default_factory=dict)
+    _of: dict[tuple[DenialScope, str], Denial] = field(default_factory=dict)
+    """By what each refers to."""
     _waved: set[ReplicaId] = field(default_factory=set)
     _until_s: float | None = None
     """When the first entry expires."""
@@ -86,18 +85,10 @@ class DenyList:
     def replace(self, denials: Sequence[Denial], now_s: float) -> bool:
         """Put this list in force; returns whether it changed."""
         before = self.denials
-        self._replicas, self._hosts, self._groups = {}, {}, {}
-        for denial in denials:
-            if denial.expired(now_s):
-                continue
-            match denial.scope:
-                case DenialScope.REPLICA:
-                    self._replicas[ReplicaId(denial.name)] = denial
-                case DenialScope.HOST:
-                    self._hosts[Host(denial.name.lower().rstrip("."))] = denial
-                case DenialScope.GROUP:
-                    self._groups[GroupName(denial.name)] = denial
-        self._waved = {waved for waved in self._waved if group_of_replica(waved) in self._groups}
+        sound = [denial for denial in denials if not denial.expired(now_s)]
+        self._of = {(denial.scope, _plain_name(denial)): denial for denial in sound}
+        group = DenialScope.GROUP
+        self._waved = {i for i in self._waved if (group, group_of_replica(i)) in self._of}
         ends = [denial.until_s for denial in self.denials if denial.until_s is not None]
         self._until_s = min(ends, default=None)
         changed = self.denials != before
@@ -107,8 +98,7 @@ class DenyList:
     @property
     def denials(self) -> tuple[Denial, ...]:
         """The entries in force, sorted."""
-        every = [*self._replicas.values(), *self._hosts.values(), *self._groups.values()]
-        return tuple(sorted(every, key=lambda denial: (denial.scope, denial.name)))
+        return tuple(sorted(self._of.values(), key=lambda denial: (denial.scope, denial.name)))
 
     def expire(self, now_s: float) -> bool:
         """Drop expired entries; returns whether there were any."""
@@ -123,12 +113,13 @@ class DenyList:
 
     def refusal(self, replica_id: ReplicaId, host: Host | None) -> AccessRefused | None:
         """Why the calls of this replica id do not pass; None: they do."""
-        if (denial := self._replicas.get(replica_id)) is not None:
+        if (denial := self._of.get((DenialScope.REPLICA, replica_id))) is not None:
             return _refuse(denial, f"{replica_id} is refused")
-        if host is not None and (denial := self._hosts.get(host)) is not None:
+        if host is not None and (denial := self._of.get((DenialScope.HOST, host))) is not None:
             return _refuse(denial, f"host {host} is quarantined")
         group = group_of_replica(replica_id)
-        if (denial := self._groups.get(group)) is None or replica_id in denial.admitted:
+        denial = self._of.get((DenialScope.GROUP, group))
+        if denial is None or replica_id in denial.admitted:
             return None
         if replica_id in denial.refused:
             return _refuse(denial, f"{group} is quarantined")
@@ -136,6 +127,11 @@ class DenyList:
             return None
         reason = f"lightkeeper: {group} is quarantined and {replica_id} not yet admitted"
         return AccessRefused(f"{reason}: {denial.reason}", denial.scope, held=True)
+
+
+def _plain_name(denial: Denial) -> str:
+    """A host's as in a manager's address (`messages.host_of`)."""
+    return denial.name.lower().rstrip(".") if denial.scope is DenialScope.HOST else denial.name
 
 
 def _refuse(denial: Denial, what: str) -> AccessRefused:

@@ -63,6 +63,7 @@ _BLOCK_MAX: Final = 64 * 1024
 _SHORT: Final = 1024
 """Bytes; honest clients send few smaller pieces that do not end a call."""
 _OUR_WRITES: Final = "it does not read what we write"
+COUNTERPART_SLOW: Final = "what it sends is not taken at the other end"
 
 Frame = tuple[int, int, int, bytes]
 """Kind, flags, stream id, payload."""
@@ -157,17 +158,6 @@ def goaway(last_stream: int, code: int, why: str = "") -> bytes:
     return frame(GOAWAY, 0, 0, _WORD.pack(last_stream) + _WORD.pack(code) + why.encode()[:200])
 
 
-def _read_settings(payload: bytes) -> dict[int, int]:
-    if len(payload) % _SETTING.size:
-        raise Http2Error(FRAME_SIZE_ERROR, f"settings of {len(payload)} bytes")
-    values = dict(_SETTING.iter_unpack(payload))
-    if values.get(INITIAL_WINDOW_SIZE, 0) > WINDOW_MAX:
-        raise Http2Error(FLOW_CONTROL_ERROR, "an initial window over 2 GiB")
-    if not FRAME_MAX <= values.get(MAX_FRAME_SIZE, FRAME_MAX) < 2**24:
-        raise Http2Error(PROTOCOL_ERROR, "a frame size out of bounds")
-    return values
-
-
 def _read_word(payload: bytes) -> int:
     """The 31 bits of a window update, or the 32 of a reset."""
     if len(payload) != _WORD.size:
@@ -211,6 +201,8 @@ class Http2Connection(asyncio.Protocol):
     def __init__(self, flusher: Flusher, *, window: int) -> None:
         """`window`: most bytes received from the other side and not yet forwarded."""
         self.closed = False
+        self.counterpart: Http2Connection | None = None
+        """The connection from which comes what goes out here."""
         self._flusher = flusher
         self._reader = FrameReader()
         self._block: tuple[int, int, bytearray] | None = None  # stream, flags, headers so far
@@ -258,11 +250,13 @@ class Http2Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The other side does not read: take no input that would make us write to it."""
         self.pause_reading(_OUR_WRITES)
-        self.held_up(True)
+        if self.counterpart is not None:
+            self.counterpart.pause_reading(COUNTERPART_SLOW)
 
     def resume_writing(self) -> None:
         self.resume_reading(_OUR_WRITES)
-        self.held_up(False)
+        if self.counterpart is not None:
+            self.counterpart.resume_reading(COUNTERPART_SLOW)
 
     def pause_reading(self, why: str) -> None:
         """Read nothing until `resume_reading` with the same reason."""
@@ -393,7 +387,14 @@ class Http2Connection(asyncio.Protocol):
         self._drain([stream] if stream else list(self._queued))
 
     def _settings(self, payload: bytes) -> None:
-        initial = _read_settings(payload).get(INITIAL_WINDOW_SIZE, self.initial_window)
+        if len(payload) % _SETTING.size:
+            raise Http2Error(FRAME_SIZE_ERROR, f"settings of {len(payload)} bytes")
+        values = dict(_SETTING.iter_unpack(payload))
+        initial = values.get(INITIAL_WINDOW_SIZE, self.initial_window)
+        if initial > WINDOW_MAX:
+            raise Http2Error(FLOW_CONTROL_ERROR, "an initial window over 2 GiB")
+        if not FRAME_MAX <= values.get(MAX_FRAME_SIZE, FRAME_MAX) < 2**24:
+            raise Http2Error(PROTOCOL_ERROR, "a frame size out of bounds")
         self.write(frame(SETTINGS, ACK, 0))
         for stream in self._send_windows:
             self._send_windows[stream] += initial - self.initial_window
@@ -449,9 +450,8 @@ class Http2Connection(asyncio.Protocol):
     def _drain(self, streams: list[int]) -> None:
         for stream in streams:
             queue = self._queued.get(stream)
-            while queue:
-                if not self._send_next(stream, queue):
-                    break
+            while queue and self._send_next(stream, queue):
+                pass
             if queue is not None and not queue:
                 del self._queued[stream]
 
@@ -517,10 +517,6 @@ class Http2Connection(asyncio.Protocol):
 
     def forget(self, stream: int) -> bool:
         """Discard what still comes of this stream; returns whether it was open."""
-        raise NotImplementedError
-
-    def held_up(self, held: bool) -> None:
-        """The other side reads too slowly, or has caught up."""
         raise NotImplementedError
 
     def went_on(self, stream: int, size: int) -> None:

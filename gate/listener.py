@@ -107,11 +107,12 @@ def raise_file_limit() -> int:
 class NewClient(asyncio.Protocol):
     """A client whose protocol is not known yet."""
 
+    _timer: asyncio.TimerHandle
+
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
         self._first = b""
         self._transport: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait `FIRST_S` for its first bytes."""
@@ -126,7 +127,7 @@ class NewClient(asyncio.Protocol):
         self._first += data
         if len(self._first) < len(http2.PREFACE) and http2.PREFACE.startswith(self._first):
             return
-        self._stop()
+        self._timer.cancel()
         transport, self._transport = self._transport, None
         if self._first.startswith(http2.PREFACE):
             client = Downstream(self._proxy)
@@ -140,13 +141,9 @@ class NewClient(asyncio.Protocol):
         else:
             tunnel(self._proxy, transport, self._first)
 
-    def _stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
-        self._stop()
+        self._timer.cancel()
         if self._transport is not None:
             self._proxy.left(self._transport)
 

@@ -127,6 +127,7 @@ class Predecessor:
                 reaches the Lighthouse and we do not.
         """
         host, port = options.take_over
+        ours = f"http://{options.lighthouse[0]}:{options.lighthouse[1]}"
         for *_, address in _resolved(host, port):
             where = f"{address[0]}:{port}"
             connection = http.client.HTTPConnection(str(address[0]), port, timeout=_DIAL_S)
@@ -137,9 +138,7 @@ class Predecessor:
                 view = from_plain(GateView, predecessor._ask("GET", "/v1/gate", {}))
             except (OSError, http.client.HTTPException, ValueError, PredecessorError):
                 continue
-            if view.lighthouse != (
-                ours := f"http://{options.lighthouse[0]}:{options.lighthouse[1]}"
-            ):
+            if view.lighthouse != ours:
                 raise PredecessorError(f"the gate at {where} is for {view.lighthouse}, not {ours}")
             if view.lighthouse_up:
                 _try(options.lighthouse)
@@ -152,10 +151,8 @@ class Predecessor:
         Raises:
             PredecessorError: it does not hand over.
         """
-        ours, theirs = (
-            self._connection.sock.getsockname()[0],
-            self._connection.sock.getpeername()[0],
-        )
+        sock = self._connection.sock
+        ours, theirs = sock.getsockname()[0], sock.getpeername()[0]
         us = Successor(
             ours,
             bind=resolve(*options.bind)[1][:2],

@@ -98,7 +98,6 @@ _SETTINGS: Final = {
 _NOT_SENT: Final = frozenset({Stage.WAITING, Stage.HELD, Stage.REFUSED})
 _NOT_PASSED: Final = frozenset({Stage.HELD, Stage.REFUSED})
 _ITS_TURN: Final = "it waits for its turn"
-_CLIENT_SLOW: Final = "the client does not take it"
 
 
 @dataclass(slots=True)
@@ -318,7 +317,7 @@ class Downstream(Caller):
                 self._finish(call)
         if self._upstream is not None and self.calls:  # until the Lighthouse answers them
             self._proxy.came(self._upstream.transport)
-            self._upstream.resume_reading(_CLIENT_SLOW)
+            self._upstream.resume_reading(http2.COUNTERPART_SLOW)
         self._release()
 
     def _release(self) -> None:
@@ -486,9 +485,7 @@ class Downstream(Caller):
 
     def _wait(self, call: ProxiedCall) -> None:
         call.stage, call.since_s = Stage.WAITING, self._proxy.now_s()
-        if self.tell_newest(call):
-            return
-        if not self._pass_on(call):
+        if not self.tell_newest(call) and not self._pass_on(call):
             self._proxy.waits(self)
 
     def _pass_on(self, call: ProxiedCall) -> bool:
@@ -498,9 +495,8 @@ class Downstream(Caller):
                 self._dialing = asyncio.get_running_loop().create_task(self._dial())
             return False
         if call.method is Method.QUORUM:
-            if call.at_lighthouse or not self._proxy.lighthouse.admits():
-                return False
-            if not self._proxy.asks(call):
+            lighthouse = self._proxy.lighthouse
+            if call.at_lighthouse or not lighthouse.admits() or not self._proxy.asks(call):
                 return False
             if call.replica is not None:
                 call.replica.sent = call
@@ -519,7 +515,7 @@ class Downstream(Caller):
             upstream.close()
             return
         if not upstream.closed:
-            self._upstream = upstream
+            self._upstream = self.counterpart = upstream
         self.advance()
         self._proxy.flush()
 
@@ -535,7 +531,8 @@ class Downstream(Caller):
     ) -> None:
         """These calls get no answer from `upstream`; `lost`: it also closed the connection."""
         if self._upstream is upstream:
-            self._upstream = None
+            self._upstream = self.counterpart = None
+            self.resume_reading(http2.COUNTERPART_SLOW)  # from now on another one takes it
         if upstream.closed:
             self._proxy.left(upstream.transport)
             self._proxy.lighthouse.ended(upstream, self, lost=lost and not self.closed)
@@ -719,13 +716,6 @@ class Downstream(Caller):
             call.via.credit(call.via_number, size)
         elif self._upstream is not None:
             self._upstream.credit(0, size)
-
-    def held_up(self, held: bool) -> None:
-        """The client reads too slowly, or has caught up."""
-        if self._upstream is not None and held:
-            self._upstream.pause_reading(_CLIENT_SLOW)
-        elif self._upstream is not None:
-            self._upstream.resume_reading(_CLIENT_SLOW)
 
 
 class FairTurns:

@@ -28,6 +28,7 @@ from lightkeeper.gate.messages import (
     BYTES,
     PREFIX_BYTES,
     VARINT,
+    WireField,
     encode_varint,
     fields,
     is_whole,
@@ -39,10 +40,7 @@ from lightkeeper.monitor.model.plain import readable
 
 _ID_MOST: Final = 2**62
 """No Lighthouse counts to a larger number."""
-
-
-class _UnknownReplyError(ValueError):
-    """Not a Lighthouse reply that we can read."""
+_UNKNOWN: Final = "no reply of a Lighthouse that we can read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +52,10 @@ class _Quorum:
     """Seconds and nanoseconds of the Lighthouse's clock."""
     members: dict[str, bytes]
     """Replica id -> its request, as in `QuorumRequest.member`."""
-    outer: tuple[int, int]
-    """Where the quorum's own bytes begin and end in the reply."""
-    outer_size: tuple[int, int]
-    """Where their length is."""
-    at: tuple[int, int]
-    """Where the number is."""
+    whole: WireField
+    """Where the quorum is in the reply."""
+    numbered: WireField
+    """Where its number is."""
 
     @property
     def under_way(self) -> bool:
@@ -147,39 +143,29 @@ def _read(reply: bytes) -> _Quorum:
     """LighthouseQuorumResponse: 1 quorum; in it 1 number, 2 members, 3 when it was made."""
     quorums = [field for field in fields(reply, 0, len(reply)) if field.number == 1]
     if len(quorums) != 1 or quorums[0].kind != BYTES:
-        raise _UnknownReplyError
-    _, _, size_at, begin, end = quorums[0]
-    number, number_at, made = None, (begin, begin), (0, 0)
-    members = {}
-    for name, kind, value_at, first, last in fields(reply, begin, end):
+        raise ValueError(_UNKNOWN)
+    (whole,) = quorums
+    number, numbered, made = _ID_MOST, whole, (0, 0)
+    members: dict[str, bytes] = {}
+    for part in fields(reply, whole.begin, whole.end):
+        name, kind, _, first, last = part
         if name == 1 and kind == VARINT:
-            number, number_at = varint(reply, value_at, end)[0], (value_at, last)
+            number, numbered = varint(reply, part.value_at, last)[0], part
         elif name == 2 and kind == BYTES:
-            members[_text(reply, first, last)] = reply[first:last]
+            member = reply[first:last]
+            replica_id = values(member).get(1)
+            if not isinstance(replica_id, bytes):
+                raise ValueError(_UNKNOWN)
+            members[replica_id.decode("utf-8", "surrogateescape")] = member
         elif name == 3 and kind == BYTES:
-            made = _timestamp(reply, first, last)
-    if number is None or number >= _ID_MOST or not members or made == (0, 0):
-        raise _UnknownReplyError
-    return _Quorum(number, made, members, (begin, end), (size_at, begin), number_at)
-
-
-def _text(reply: bytes, begin: int, end: int) -> str:
-    """A member's replica id: field 1."""
-    for name, kind, _, first, last in fields(reply, begin, end):
-        if name == 1 and kind == BYTES:
-            return reply[first:last].decode("utf-8", "surrogateescape")
-    raise _UnknownReplyError
-
-
-def _timestamp(reply: bytes, begin: int, end: int) -> tuple[int, int]:
-    parts = {1: 0, 2: 0}
-    for name, kind, value_at, _, _ in fields(reply, begin, end):
-        if name in parts and kind == VARINT:
-            parts[name] = varint(reply, value_at, end)[0]
-    return parts[1], parts[2]
+            stamp = values(reply[first:last])
+            made = signed(stamp.get(1)), signed(stamp.get(2))
+    if number >= _ID_MOST or not members or made == (0, 0):
+        raise ValueError(_UNKNOWN)
+    return _Quorum(number, made, members, whole, numbered)
 
 
 def _renumbered(reply: bytes, quorum: _Quorum, number: int) -> bytes:
-    begin, end = quorum.outer
-    inner = reply[begin : quorum.at[0]] + encode_varint(number) + reply[quorum.at[1] : end]
-    return reply[: quorum.outer_size[0]] + encode_varint(len(inner)) + inner + reply[end:]
+    whole, at = quorum.whole, quorum.numbered
+    inner = reply[whole.begin : at.value_at] + encode_varint(number) + reply[at.end : whole.end]
+    return reply[: whole.value_at] + encode_varint(len(inner)) + inner + reply[whole.end :]

@@ -17,7 +17,7 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +29,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from yarl import URL
 
-from lightkeeper.gate.calls import GateCounts, Method, Stage
+from lightkeeper.gate.calls import Method, Stage
 from lightkeeper.gate.denylist import Denial, denials_json, parse_denials, wire_json
 from lightkeeper.gate.listener import BACKLOG, GateOptions, NewClient, listen, raise_file_limit
 from lightkeeper.gate.overlap import Handover, Overlap, Predecessor, Successor, go_on
@@ -338,8 +338,10 @@ class GateCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         counts = self._proxy.counts
-        for name, text, count in _counters(counts):
-            yield CounterMetricFamily(f"lightkeeper_gate_{name}", text, value=count)
+        for counter in fields(counts):
+            if text := counter.metadata.get("help"):
+                name, count = f"lightkeeper_gate_{counter.name}", getattr(counts, counter.name)
+                yield CounterMetricFamily(name, text, value=count)
         refused = CounterMetricFamily(
             "lightkeeper_gate_refused",
             "Heartbeats and quorum requests refused, by what the denial names",
@@ -350,19 +352,6 @@ class GateCollector(Collector):
         yield refused
         for name, text, value in _gauges(self._proxy):
             yield GaugeMetricFamily(f"lightkeeper_gate_{name}", text, value=float(value))
-
-
-def _counters(counts: GateCounts) -> Iterator[tuple[str, str, int]]:
-    yield "heartbeats", "Heartbeats that came in", counts.heartbeats
-    yield "quorum_requests", "Quorum requests that came in", counts.quorum_requests
-    yield "unread", "Calls passed on because they could not be read", counts.unread
-    yield "waved", "Requests let through because no newer deny list arrived in time", counts.waved
-    retries = counts.upstream_retries
-    yield "upstream_retries", "Connections to the Lighthouse that failed", retries
-    yield "resent", "Quorum requests sent again to a Lighthouse that came back", counts.resent
-    again = "Quorums answered again to members whose answer was lost with a Lighthouse or worker"
-    yield "told_again", again, counts.told_again
-    yield "bad_clients", "Clients disconnected for violating HTTP/2", counts.bad_clients
 
 
 def _gauges(proxy: Proxy) -> Iterator[tuple[str, str, float]]:

@@ -44,7 +44,6 @@ _BURST_S: Final = 1.0
 """If half of all clients lose their connection in this time, the Lighthouse itself is gone."""
 DEAF_MS: Final = 10_000
 """A Lighthouse that acknowledges nothing this long is away: TCP would wait 15 minutes."""
-_LIGHTHOUSE_SLOW: Final = "the Lighthouse does not take it"
 
 
 class Caller(http2.Http2Connection):
@@ -70,7 +69,7 @@ class Upstream(http2.Http2Connection):
 
     def __init__(self, flusher: http2.Flusher, client: Caller) -> None:
         super().__init__(flusher, window=_WINDOW)
-        self.client = client
+        self.client = self.counterpart = client
         self._next = 1
         self.carried: dict[int, ProxiedCall] = {}
         """Calls that the Lighthouse has and has not answered."""
@@ -165,12 +164,6 @@ class Upstream(http2.Http2Connection):
             call.credited -= before
             if size > before:
                 self.client.credit(call.number, size - before)
-
-    def held_up(self, held: bool) -> None:
-        if held:
-            self.client.pause_reading(_LIGHTHOUSE_SLOW)
-        else:
-            self.client.resume_reading(_LIGHTHOUSE_SLOW)
 
 
 class UpstreamLighthouse:

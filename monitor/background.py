@@ -14,11 +14,14 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+TROUBLE_AFTER: Final = 2
+"""Failures in a row that are shown as a trouble; a single one is normal."""
 
 
 def backoff_s(failures: int, first_s: float, longest_s: float) -> float:

@@ -100,9 +100,6 @@ class Commands(HelpPage, click.Group):
         super().__init__(help=about, short_help=about.partition("\n")[0], commands=commands, **more)
         self._sections = sections
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
-        return list(self.commands)
-
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, section in self._sections.items():
             with formatter.section(title):
@@ -115,7 +112,6 @@ class Commands(HelpPage, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Import the command."""
         name, command, arguments = super().resolve_command(ctx, args)
         return name, command.imported() if isinstance(command, Ours) else command, arguments
 
@@ -153,11 +149,11 @@ cli: Final = Commands(
                 "list": Ours("commands.status:list_incidents",
                              "the latest, and what they came to"),
                 "show": Ours("commands.status:show_incident", "one, with its story"),
-                "ack": Ours("commands.work:ack", "you look after it"),
-                "assign": Ours("commands.work:assign", "give it to somebody"),
-                "comment": Ours("commands.work:comment", "write a line under it"),
-                "resolve": Ours("commands.work:resolve_incident", "close it, with a reason"),
-                "label": Ours("commands.work:label", "was the accusation right?"),
+                "ack": Ours("commands.orders:ack", "you look after it"),
+                "assign": Ours("commands.orders:assign", "give it to somebody"),
+                "comment": Ours("commands.orders:comment", "write a line under it"),
+                "resolve": Ours("commands.orders:resolve_incident", "close it, with a reason"),
+                "label": Ours("commands.orders:label", "was the accusation right?"),
             }}),
             "mcp": Ours("commands.mcp:mcp", "what the monitor knows, for an agent; reads only",
                         "mcp"),
@@ -172,9 +168,9 @@ cli: Final = Commands(
                                 "what happened to a host or a group"),
             }}),
             "silence": Commands("no messages about what matches, for a time", {"Commands": {
-                "list": Ours("commands.work:list_silences", "silences in force"),
-                "add": Ours("commands.work:add_silence", "by kind, group, host, rank or run"),
-                "end": Ours("commands.work:end_silence", "end one before its time"),
+                "list": Ours("commands.orders:list_silences", "silences in force"),
+                "add": Ours("commands.orders:add_silence", "by kind, group, host, rank or run"),
+                "end": Ours("commands.orders:end_silence", "end one before its time"),
             }}),
             "pause": Ours("commands.orders:pause", "evict nobody for now"),
             "resume": Ours("commands.orders:resume", "evict again"),

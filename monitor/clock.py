@@ -4,22 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Protocol
 
 
-class Clock(Protocol):
-    def now_s(self) -> float:
-        """Seconds since the Unix epoch; never goes backwards."""
-        ...
-
-    def ahead_s(self) -> float:
-        """By how much the wall clock is ahead of this one now, rounded to 10 s."""
-        ...
-
-    def troubles(self) -> Iterator[str]: ...
-
-
-class SteadyClock:
+class Clock:
     """Wall time at the start, advanced by the monotonic clock.
 
     NTP steps and manual changes of the host's clock do not affect it, so ages and deadlines hold.
@@ -35,6 +22,7 @@ class SteadyClock:
         return self._wall_s + time.monotonic()
 
     def ahead_s(self) -> float:
+        """By how much the wall clock is ahead of this one now, rounded to 10 s."""
         return round(time.time() - self.now_s(), -1)
 
     def troubles(self) -> Iterator[str]:

@@ -95,12 +95,7 @@ def effective(
 
 
 class Rulebook:
-    """The policy of one monitor. Safe to use from any thread.
-
-    Args:
-        first: the policy at the start.
-        command_line: its options, which override the file.
-    """
+    """The policy of one monitor; the command line overrides the file. Safe from any thread."""
 
     def __init__(self, first: Effective, command_line: Mapping[str, Any] | None = None) -> None:
         self._command_line = dict(command_line or {})
@@ -109,7 +104,6 @@ class Rulebook:
         """The newest policy, in force from the next tick at the latest."""
         self.applied = first
         """The policy that the loop has adopted."""
-        self._fresh: Effective | None = None
         self.problems: tuple[str, ...] = ()
         """Why the last reload changed nothing; empty when it did."""
 
@@ -122,7 +116,7 @@ class Rulebook:
         with self._lock:
             before = self.current
             try:
-                self.current = self._fresh = effective(
+                self.current = effective(
                     before.path, self._command_line, loaded_s=now_s, before=before
                 )
                 self.problems = ()
@@ -138,8 +132,8 @@ class Rulebook:
     def take(self) -> Effective | None:
         """The policy of a reload since the last call, if any."""
         with self._lock:
-            fresh, self._fresh = self._fresh, None
-            self.applied = fresh or self.applied
+            fresh = None if self.current is self.applied else self.current
+            self.applied = self.current
             return fresh
 
     def troubles(self) -> Iterator[str]:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import metadata
@@ -26,7 +26,7 @@ from lightkeeper.monitor.act.cluster import Cluster
 from lightkeeper.monitor.act.ends import Ends
 from lightkeeper.monitor.act.evictor import Evictors, Parties
 from lightkeeper.monitor.act.evidence import Evidence
-from lightkeeper.monitor.act.gate import Gate, Gatekeeper
+from lightkeeper.monitor.act.gate import Gatekeeper
 from lightkeeper.monitor.act.http import CaError, Fetcher, Tokens, trust_also, trust_only
 from lightkeeper.monitor.act.lighthouse import Lighthouse
 from lightkeeper.monitor.act.notices import Sink
@@ -42,7 +42,7 @@ from lightkeeper.monitor.act.schedulers.reconcile import CordonReconciler
 from lightkeeper.monitor.act.targets import Registry
 from lightkeeper.monitor.act.work import WorkBook
 from lightkeeper.monitor.background import BackgroundWorker
-from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.decide.escalation import handle
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.decide.rules import PolicyError
@@ -127,7 +127,6 @@ class Options:
     """Limits of the journal."""
     schedulers: SchedulerOptions = field(default_factory=SchedulerOptions)
     """Schedulers that get the quarantined hosts."""
-    """Size at which a new file begins."""
     rules: Rulebook | None = None
     """The policy, with `config` as its configuration; None: there is no file to reload."""
     bounds: Bounds = field(default_factory=Bounds)
@@ -138,7 +137,6 @@ class Options:
     """URL of a Prometheus that is asked what it knows of hosts; None: none is."""
     prometheus_auth: str | None = field(default=None, repr=False)
     """The Authorization header for it."""
-
     otlp: frozenset[str] = frozenset()
     """What is sent by OTLP: `traces`, `logs`."""
 
@@ -315,10 +313,9 @@ class Service:
         pages = BackgroundWorker("pages", use_large_pages, every_s=_LARGE_PAGES_EVERY_S)
         pages.start()
         stack.callback(pages.close)
-        server = Server(host, port)
-        stack.callback(server.close)
+        server = stack.enter_context(closing(Server(host, port)))
         self.url = server.url
-        self._clock = SteadyClock()
+        self._clock = Clock()
         store, lease = self._store, self._lease = self._store_and_lease()
         tls = None if options.ca_file is None else trust_only(options.ca_file)
         fetcher = Fetcher(tls, permit=lease.why_not, tokens=options.tokens)
@@ -372,19 +369,15 @@ class Service:
         lighthouse = None if options.lighthouse is None else Lighthouse(options.lighthouse, fetcher)
         gatekeeper = None
         if options.gate is not None:
-            gate = Gate(options.gate.rstrip("/"), fetcher)
-            gatekeeper = Gatekeeper(gate, clock=clock, quarantine=quarantine, may=may_change)
-        owner = StoredName(store, options.schedulers.name)
-        schedulers = tuple(
-            drivers(
-                options.schedulers,
-                places,
-                owner,
-                lambda tls: Fetcher(tls, proxies=True, permit=lease.why_not),
+            gatekeeper = Gatekeeper(
+                options.gate, fetcher, clock=clock, quarantine=quarantine, may=may_change
             )
+        owner = StoredName(store, options.schedulers.name)
+        new_fetcher = partial(Fetcher, proxies=True, permit=lease.why_not)
+        schedulers = tuple(
+            stack.enter_context(closing(scheduler))
+            for scheduler in drivers(options.schedulers, places, owner, new_fetcher)
         )
-        for scheduler in schedulers:
-            stack.callback(scheduler.close)
         parties = Parties(
             clock=clock,
             fetcher=fetcher,
@@ -423,15 +416,14 @@ class Service:
         stack.callback(evidence.close)
         # a pause does not stop the reconcilers: people quarantine hosts by hand, too
         reconcilers = tuple(
-            CordonReconciler(scheduler, quarantine.active, may_change, metrics)
-            for scheduler in schedulers
+            stack.enter_context(
+                closing(CordonReconciler(each, quarantine.active, may_change, metrics))
+            )
+            for each in schedulers
         )
-        for reconciler in reversed(reconcilers):
-            stack.callback(reconciler.close)
         cluster = Cluster((*schedulers, *self._prometheus(registry)), registry, clock)
         stack.callback(cluster.close)
-        ends = Ends(schedulers, clock)
-        stack.callback(ends.close)
+        ends = stack.enter_context(closing(Ends(schedulers, clock)))
         telemetry = self._telemetry(metrics) if options.otlp else None
         self._to_people = None
         if options.sinks:
@@ -530,8 +522,7 @@ class Service:
     def _store_and_lease(self) -> tuple[Store, Lease]:
         """The store, read only until the lease lets this monitor write."""
         stack, options = self._stack, self._options
-        store = Store(options.store)
-        stack.callback(store.close)
+        store = stack.enter_context(closing(Store(options.store)))
         store.follow()
         lease = Lease(store.database.lease, process_name(), self._for_people())
         stack.callback(lease.close)

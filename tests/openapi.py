@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.json import schema_components
 
 from lightkeeper.worker_server import wire
-from lightkeeper.worker_server.sidecar import app, process, queries
+from lightkeeper.worker_server.sidecar import app, process
 from lightkeeper.worker_server.sidecar.app import ENDPOINTS, JSON, Endpoint
 
 FILE: Final = Path(app.__file__).with_name("openapi.json")
@@ -189,7 +189,7 @@ def _docstrings() -> dict[str, dict[str, str]]:
     """Class -> field -> its docstring, which the interpreter does not keep."""
     return {
         node.name: dict(_fields(node.body))
-        for module in (wire, process, queries)
+        for module in (wire, process, app)
         for node in ast.parse(inspect.getsource(module)).body
         if isinstance(node, ast.ClassDef)
     }

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from tests.counts import FOREIGN, Road, figures, modules_of, phrases_sought, prose_parsers
+from tests.counts import Road, circle_of, figures, modules_of, phrases_sought
 
 
 def test_no_figure_is_over_its_ceiling() -> None:
@@ -14,8 +14,8 @@ def test_no_figure_is_over_its_ceiling() -> None:
     assert over == {}
 
 
-def test_whoever_is_excused_for_parsing_prose_still_does() -> None:
-    assert FOREIGN.keys() - prose_parsers().keys() == set()
+def test_a_circle_of_three_is_found() -> None:
+    assert circle_of({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == ["a", "c", "b", "a"]
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,6 @@ def write_marker(path: Path, marker: Marker) -> None:
 
 
 def marker_folder(path: Path) -> Path:
-    """The folder of the markers."""
     return path.with_name(path.name + ".fired")
 
 

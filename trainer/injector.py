@@ -244,7 +244,6 @@ class WorkStretcher:
         self._began = self.clock()
 
     def end_work(self) -> None:
-        """The work of this step is done."""
         self._work_s.append(self.clock() - self._began)
 
     def usual_s(self) -> float:

@@ -27,6 +27,7 @@ from lightkeeper.worker_server.command import OneLineParser
 from lightkeeper.worker_server.home import misspelt
 from lightkeeper.worker_server.plain_text import escaped
 from lightkeeper.worker_server.rank.settings import SettingError, Settings, monitors_in, monitors_of
+from lightkeeper.worker_server.sidecar.files import number_in
 
 OK, WARNING, FAILED, UNKNOWN = "ok", "warning", "failed", "unknown"
 _TIMEOUT_S: Final = 3.0
@@ -75,7 +76,7 @@ def ranks_here(environ: Mapping[str, str]) -> list[RankHere]:
     ranks = []
     for folder in run_dir.candidates(environ):
         for path in sorted(folder.glob("*.json")):
-            endpoint = run_dir.read_json(path) or {}
+            endpoint = run_dir.read_json(path)
             rank_environ = _environ_of(endpoint.get("pid"))
             if rank_environ is not None:
                 name, url = str(endpoint.get("rank")), endpoint.get("url")
@@ -152,10 +153,7 @@ def of_run_directory(environ: Mapping[str, str]) -> DoctorFinding:
 
 def of_ptrace(proc: Path = Path("/proc")) -> DoctorFinding:
     """Stacks have to be taken from outside."""
-    try:
-        scope = int((proc / "sys/kernel/yama/ptrace_scope").read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        scope = 0
+    scope = number_in(proc / "sys/kernel/yama/ptrace_scope") or 0
     said = f"kernel.yama.ptrace_scope is {scope}"
     if scope <= 1:  # with 1, a rank allows its own WorkerServer to trace it
         return DoctorFinding("ptrace", OK, said)

@@ -30,6 +30,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
@@ -332,18 +333,19 @@ class HttpServer:
         scheme: str = "http",
     ) -> None:
         limits = limits or ServerLimits()
-        self._app = app
-        self._connections = Connections(limits)
-        self._map: dict[int, Any] = {}
-        self._channel = channel
-        self._adjustments = Adjustments(
+        adjustments = Adjustments(
             threads=threads, ident=None, clear_untrusted_proxy_headers=True,
             max_request_header_size=limits.header_bytes, max_request_body_size=limits.body_bytes,
             outbuf_high_watermark=1 << 40, outbuf_overflow=_IN_MEMORY, log_socket_errors=False,
             url_scheme=scheme, listen="127.0.0.1:0",
         )  # fmt: skip
+        self._map: dict[int, Any] = {}
         self._dispatcher = ThreadedTaskDispatcher()
         self._dispatcher.set_thread_count(threads)
+        self._listen_on = partial(
+            PatientServer, app, connections=Connections(limits), channel=channel,
+            map=self._map, dispatcher=self._dispatcher, adj=adjustments,
+        )  # fmt: skip
         self._server = self._listen_on(listener)
         self._thread: threading.Thread | None = None
         self.port = int(listener.getsockname()[1])
@@ -352,12 +354,6 @@ class HttpServer:
     def waiting(self) -> int:
         """Requests waiting for a free thread."""
         return len(self._dispatcher.queue)
-
-    def _listen_on(self, listener: socket.socket) -> PatientServer:
-        return PatientServer(
-            self._app, listener, self._connections, self._channel,
-            map=self._map, dispatcher=self._dispatcher, adj=self._adjustments,
-        )  # fmt: skip
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)

@@ -54,7 +54,6 @@ FORMS: Final = ("text", "json")
 
 
 def about(record: logging.LogRecord) -> dict[str, str]:
-    """Those of `ABOUT` that the record has."""
     values = ((name, getattr(record, name, None)) for name in ABOUT)
     return {name: str(value) for name, value in values if value}
 

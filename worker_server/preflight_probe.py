@@ -188,8 +188,9 @@ class HostProbe(NamedTuple):
 
     def link(self, store: Any, me: int, peer: int) -> float:
         """MB/s to a peer and back, in the best of some tries."""
-        first = me < peer
-        group, there = self.group(store, int(not first), 2), int(first)
+        first, dist = me < peer, self.torch.distributed
+        make = dist.ProcessGroupNCCL if self.kind == "cuda" else dist.ProcessGroupGloo
+        group, there = make(store, int(not first), 2, timedelta(seconds=_STUCK_S)), int(first)
         steps = (group.send, group.recv) if first else (group.recv, group.send)
         tensor = self.torch.ones(
             _LINK_BYTES[self.kind], dtype=self.torch.uint8, device=self.device(0)
@@ -201,11 +202,6 @@ class HostProbe(NamedTuple):
             self.finish(0)
 
         return max(_rates(there_and_back, 2 * len(tensor) / 1e6, 4))
-
-    def group(self, store: Any, rank: int, size: int) -> Any:
-        dist, limit = self.torch.distributed, timedelta(seconds=_STUCK_S)
-        make = dist.ProcessGroupNCCL if self.kind == "cuda" else dist.ProcessGroupGloo
-        return make(store, rank, size, limit)
 
 
 class Meeting:

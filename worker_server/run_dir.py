@@ -50,11 +50,8 @@ class RankFiles:
     def __init__(self, page: Path) -> None:
         self.page = page
         self.socket = page.with_suffix(".sock")
-        """Unix socket of torch's control plane."""
         self.endpoint = page.with_suffix(".json")
-        """In which the sidecar publishes its address."""
         self.log = page.with_suffix(".log")
-        """The sidecar's log."""
         self.seen = page.with_suffix(".seen")
         """What only its sidecar knows of the rank, for its neighbours' `/v1/host`."""
         self.crash = page.with_suffix(".crash")
@@ -78,11 +75,10 @@ class RankFiles:
         return len(os.fsencode(self.socket)) <= _SOCKET_PATH_BYTES
 
     def write_endpoint(self, content: dict[str, Any]) -> None:
-        """Publish the endpoint file, atomically."""
         write_json(self.endpoint, content)
 
-    def read_endpoint(self) -> dict[str, Any] | None:
-        """What the sidecar published; None before that."""
+    def read_endpoint(self) -> dict[str, Any]:
+        """What the sidecar published; empty before that."""
         return read_json(self.endpoint)
 
     def endpoint_mark(self) -> int | None:
@@ -94,12 +90,10 @@ class RankFiles:
 
     def remove(self) -> None:
         """Remove everything but the log, which `sweep` removes a day later."""
-        for path in (
-            self.page, self.socket, self.endpoint, self.seen, self.crash, self.sockets,
-            self.order, self.answer,
-        ):  # fmt: skip
-            with contextlib.suppress(OSError):
-                path.unlink()
+        for path in vars(self).values():  # the page first: without it the others mean nothing
+            if path != self.log:
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -110,13 +104,19 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     draft.replace(path)
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The content of such a file; None if there is none."""
+def read_json(path: Path) -> dict[str, Any]:
+    """The content of such a file; empty if there is none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def sidecar_in(endpoint: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Pid and start ticks of the sidecar that published this; None: it says neither."""
+    pid, ticks = endpoint.get("sidecar_pid"), endpoint.get("sidecar_ticks")
+    return (pid, ticks) if isinstance(pid, int) and isinstance(ticks, int) else None
 
 
 def candidates(environ: Mapping[str, str]) -> tuple[Path, ...]:
@@ -231,13 +231,13 @@ def stat_fields(pid: int, proc: Path = Path("/proc")) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
-def family(pid: int, most: int = 64) -> list[int]:
-    """A process, its children, theirs and so on; at most so many."""
+def family(pid: int) -> list[int]:
+    """A process, its children, theirs and so on; at most 64."""
     pids = [pid]
     for each in pids:  # which grows meanwhile: `sh -c` waits for its own children
         with contextlib.suppress(OSError, ValueError):
             words = Path(f"/proc/{each}/task/{each}/children").read_text("ascii").split()
-            pids += map(int, words[: most - len(pids)])
+            pids += map(int, words[: 64 - len(pids)])
     return pids
 
 
@@ -263,7 +263,7 @@ def pid_namespace() -> int | None:
 
 def processes(run_dir: Path, kinds: Iterable[str] = ("pid", "sidecar_pid")) -> set[int]:
     """Pids of the ranks and sidecars published here, in our PID namespace; `kinds`: of which."""
-    endpoints = [read_json(path) or {} for path in run_dir.glob("*.json")]
+    endpoints = map(read_json, run_dir.glob("*.json"))
     visible = [endpoint for endpoint in endpoints if not is_elsewhere(endpoint)]
     pids = {endpoint.get(key) for endpoint in visible for key in kinds}
     return {pid for pid in pids if isinstance(pid, int)}
@@ -324,12 +324,10 @@ def _is_over(path: Path, now_ns: int) -> bool:
         page = PageReader(path)
     except SharedPageError:
         return False  # another version's, or another user's: leave it
-    endpoint = RankFiles(path).read_endpoint() or {}
-    sidecar_pid, ticks = endpoint.get("sidecar_pid"), endpoint.get("sidecar_ticks")
-    if start_ticks(page.identity.pid) == page.start_ticks:
-        return False
-    if isinstance(sidecar_pid, int) and ticks and start_ticks(sidecar_pid) == ticks:
-        return False
+    endpoint = RankFiles(path).read_endpoint()
+    for process in ((page.identity.pid, page.start_ticks), sidecar_in(endpoint)):
+        if process is not None and start_ticks(process[0]) == process[1]:
+            return False
     beat_age_s = page.beat_age_s(now_ns)  # 0: from an earlier boot
     if not endpoint and (_age_s(path) < _COMING_S or 0 < beat_age_s < _COMING_S):
         return False  # it died at once: its sidecar may still be starting

@@ -1156,11 +1156,7 @@ class _StateCells(StateReport, frozen=True, gc=False):
         step = self.step
         if step is not None and step.committed_step is None:  # not shared yet: safe to set
             structs.force_setattr(step, "committed_step", expected_committed_step(step))
-        return StateReport(
-            identity, self.process, step, self.heads, self.witness, self.ending, self.unhooked,
-            self.transfers, self.forming, self.timeouts, self.lighthouse, self.addresses,
-            self.connections, self.kernels, self.machine, self.trackers,
-        )  # fmt: skip
+        return StateReport(identity, *structs.astuple(self)[1:])
 
 
 class _EntryCells(Struct, gc=False):
@@ -1358,16 +1354,13 @@ def _plain(value: Any, digits: int) -> Any:  # noqa: PLR0911  one case each
         case dict():
             return dict(zip(value, _list_of(value.values(), digits), strict=True))
         case StepRow():
-            return [value.attempt, value.step, int(value.committed),
-                    round(value.end_age_s, digits), round(value.duration_s, digits),
-                    _plain(value.seconds, digits)]  # fmt: skip
+            return _list_of(structs.astuple(value), digits)
         case GroupHead():
             return _head_row(value)
+        case TransferHead():
+            return _list_of(structs.astuple(value), 2)
         case MadeGroup() | Connection() | Interface() | Testimony():
             return _list_of(structs.astuple(value), 3)
-        case TransferHead():
-            return [value.group, value.peer, value.tag, value.sends, value.posted,
-                    value.unfinished, round(value.age_s, 2), value.held]  # fmt: skip
         case str():
             return value
         case _:

@@ -11,22 +11,22 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any, Final
+from urllib.parse import quote
 
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import BundleView, Incident
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, one_line
 from lightkeeper.monitor.model.observation import Observation
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import Kind
 from lightkeeper.monitor.records.files import FORMAT, NAME, RECORD, SCHEMA
 from lightkeeper.worker_server.wire import (
@@ -69,15 +69,14 @@ def concerned(
     not across groups.
     """
     by_rank = {observation.rank: observation for observation in seen}
-    suspects: tuple[RankName, ...] = () if incident is None else incident.suspects
     concerns = {*groups, *(() if incident is None else incident.groups)}
-    members = [rank for rank, state in by_rank.items() if state.identity.group in concerns]
-    ranks = [*suspects, *members]
+    ranks = [rank for rank, state in by_rank.items() if state.identity.group in concerns]
     if incident is not None:
         verdict = incident.verdict
-        ranks += [RankName(name) for name in sorted(verdict.evidence) if name in by_rank]
+        shown = [RankName(name) for name in sorted(verdict.evidence) if name in by_rank]
         victims = _in_turn(by_rank[name] for name in verdict.victims if name in by_rank)
-        ranks += victims[:PEERS] if incident.kind is Kind.STRAGGLER else victims
+        victims = victims[:PEERS] if incident.kind is Kind.STRAGGLER else victims
+        ranks = [*incident.suspects, *ranks, *shown, *victims]
     ordered = list(dict.fromkeys(ranks))
     present = [rank for rank in ordered if rank in by_rank]
     absent = [rank for rank in ordered if rank not in by_rank]
@@ -94,7 +93,6 @@ def _in_turn(seen: Iterable[Observation]) -> list[RankName]:
 
 _END: Final = ".zip"
 _TEMPORARY: Final = ".part"
-_ODD: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _MIB: Final = 1024 * 1024
 _DAY_S: Final = 86_400.0
 _NAME_MAX: Final = 150
@@ -103,16 +101,12 @@ _NAME_MAX: Final = 150
 
 def safe_name(text: str) -> str:
     """A file name for any text: unique, without a folder, never hidden, never too long."""
-    plain = _ODD.sub(lambda odd: "".join(f"%{byte:02x}" for byte in _bytes(odd[0])), text)
+    plain = quote(text, safe="", errors="surrogatepass").replace("~", "%7E")  # marks a digest
     plain = f"%{plain}" if plain.startswith(".") or not plain else plain
     if len(plain) <= _NAME_MAX:
         return plain
-    digest = hashlib.sha256(_bytes(text)).hexdigest()[:20]
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:20]
     return f"{plain[: _NAME_MAX - 21]}~{digest}"
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
 
 
 def open_new(path: Path) -> IO[bytes]:
@@ -263,26 +257,24 @@ class Part:
     error: str | None = None
 
 
-def weigh(
-    kind: BundleKind, identity: Identity, body: bytes
-) -> tuple[PartStatus, float | None, str | None]:
-    """Judge an answer with HTTP status 200: its status as a part, content age, what is wrong."""
-    if not kind.json:
-        return PartStatus.OK, None, None
+def weigh(part: Part, identity: Identity) -> Part:
+    """Judge an answer with HTTP status 200: what this rank did not say has no body any more."""
+    if part.body is None or not part.kind.json:
+        return part
     try:
-        data = json.loads(body)
+        data = json.loads(part.body)
         answering = parse_identity(data["identity"])
     except (KeyError, TypeError):
-        return PartStatus.GARBAGE, None, f"no identity: {_excerpt(body)}"
+        error = f"no identity: {_excerpt(part.body)}"
+        return replace(part, status=PartStatus.GARBAGE, body=None, error=error)
     except (ValueError, RecursionError) as exc:  # WireError is a ValueError
-        return PartStatus.GARBAGE, None, f"{one_line(exc, 160)}: {_excerpt(body)}"
+        error = f"{one_line(exc, 160)}: {_excerpt(part.body)}"
+        return replace(part, status=PartStatus.GARBAGE, body=None, error=error)
     if (answering.rank, answering.incarnation) != (identity.rank, identity.incarnation):
-        return (
-            PartStatus.STRANGER,
-            None,
-            f"{answering.rank} pid {answering.pid} ({answering.incarnation})"[:200],
-        )
-    return PartStatus.OK, _age_s(kind, data), None
+        error = f"{answering.rank} pid {answering.pid} ({answering.incarnation})"[:200]
+        return replace(part, status=PartStatus.STRANGER, body=None, error=error)
+    age_s = _age_s(part.kind, data)
+    return part if age_s is None else replace(part, age_s=age_s)
 
 
 def _age_s(kind: BundleKind, data: Mapping[str, Any]) -> float | None:
@@ -298,9 +290,6 @@ def _age_s(kind: BundleKind, data: Mapping[str, Any]) -> float | None:
 
 def _excerpt(body: bytes) -> str:
     return repr(body[:80].decode(errors="replace"))
-
-
-_LEVEL: Final = 6
 
 
 class MomentName(StrEnum):
@@ -325,7 +314,7 @@ def fill(
     """Write the zip: these moments, and the other moments of the former bundle. `manifest` holds
     what the manifest says besides moments.
     """
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as bundle:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as bundle:
         rows: list[dict[str, Any]] = []
         problems: list[str] = []
         eviction = manifest["eviction"]
@@ -352,7 +341,6 @@ def _carry_over(
             manifest: Any = json.loads(old.read(NAME))
             rows = [row for row in manifest["moments"] if row["moment"] not in replaced]
             for row in rows:
-                row.pop("fleet", None)  # earlier versions kept all ranks' states
                 for name in filter(None, (part["file"] for part in row["parts"])):
                     bundle.writestr(old.getinfo(name), old.read(name), zipfile.ZIP_DEFLATED)
             return {**manifest, "moments": rows}, None

@@ -19,7 +19,7 @@ from lightkeeper.monitor.act.launches import Target
 from lightkeeper.monitor.act.prometheus import Prometheus
 from lightkeeper.monitor.act.schedulers.base import NotDone, Scheduler
 from lightkeeper.monitor.act.targets import Registry
-from lightkeeper.monitor.background import BackgroundWorker
+from lightkeeper.monitor.background import TROUBLE_AFTER, BackgroundWorker
 from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.model.names import Host, one_line
 from lightkeeper.worker_server.wire import TESTIMONIES_MOST, Testimony, Weight
@@ -30,8 +30,6 @@ _LOOKS_KEPT: Final = 3
 _SHARE: Final = 10.0
 _MOST: Final = 64
 """Testimonies of one host in one look: a source may flood."""
-_TROUBLE_AFTER: Final = 2
-"""Failures in a row; a single one is normal."""
 _ORDER: Final = (Weight.BROKEN, Weight.LEAVING, Weight.ENDED, Weight.SLOW, Weight.CONTEXT)
 _BY_NODE: Final = ("node", "slurm_node")
 
@@ -77,7 +75,7 @@ class ClusterSource:
         self.worker = BackgroundWorker(f"cluster {source.name}", self.look, every_s=source.every_s)
 
     def troubles(self) -> Iterator[str]:
-        why = self.worker.crash or (self._failure if self._failures >= _TROUBLE_AFTER else None)
+        why = self.worker.crash or (self._failure if self._failures >= TROUBLE_AFTER else None)
         if why is not None:
             yield f"{self._source.name} cannot be read for what it says of hosts: {why}"
 

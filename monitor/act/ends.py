@@ -93,9 +93,8 @@ class Ends:
                 place = Place(seen.rank, who.host, who.place)
                 self._missing[seen.rank] = _Missing(place, who.incarnation, now_s)
                 anew = True
-        for rank, each in list(self._missing.items()):
-            if now_s - each.since_s > _KEPT_S:
-                del self._missing[rank]
+        missing = self._missing.items()
+        self._missing = {rank: each for rank, each in missing if now_s - each.since_s <= _KEPT_S}
         for worker in self.workers if anew else ():
             worker.wake()
         return {
@@ -113,7 +112,12 @@ class Ends:
             if not each.known and now_s - each.since_s <= _ASKED_S
         }
         if not due:
-            self._tried(scheduler)
+            outcome = scheduler.tried(TIMEOUT_S)
+            if outcome.done:
+                self._untried.pop(scheduler.name, None)
+            elif self._untried.get(scheduler.name) != outcome.detail:
+                self._untried[scheduler.name] = outcome.detail
+                log.warning("scheduler %s: %s", scheduler.name, outcome.detail)
             return _TRIED_S
         try:
             places = [each.place for each in due.values()][:_MOST]
@@ -125,11 +129,3 @@ class Ends:
             log.info("%s says nothing of %d ranks: %s", scheduler.name, len(due), one_line(exc))
         missed_s = max(each.since_s for each in due.values())
         return _AT_FIRST_S if now_s - missed_s <= _FIRST_S else _EVERY_S
-
-    def _tried(self, scheduler: Scheduler) -> None:
-        outcome = scheduler.tried(TIMEOUT_S)
-        if outcome.done:
-            self._untried.pop(scheduler.name, None)
-        elif self._untried.get(scheduler.name) != outcome.detail:
-            self._untried[scheduler.name] = outcome.detail
-            log.warning("scheduler %s: %s", scheduler.name, outcome.detail)

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from lightkeeper.monitor.act.gate import Gatekeeper
-from lightkeeper.monitor.act.http import Fetcher, FetchError, Question
+from lightkeeper.monitor.act.http import LOOP_LATE_S, Fetcher, FetchError, Question
 from lightkeeper.monitor.act.lighthouse import ANSWER_MAX_BYTES, Lighthouse
 from lightkeeper.monitor.act.poller import ask_state
 from lightkeeper.monitor.act.quarantine import Quarantine
-from lightkeeper.monitor.act.schedulers.base import Lost, NotDone, Place, Scheduler
+from lightkeeper.monitor.act.schedulers.base import Lost, NotDone, Place, Scheduler, Why
 from lightkeeper.monitor.act.targets import Registered, Registry
 from lightkeeper.monitor.background import BackgroundQueue, in_thread
 from lightkeeper.monitor.clock import Clock
@@ -59,7 +59,7 @@ from lightkeeper.monitor.model.eviction import (
 )
 from lightkeeper.monitor.model.names import Host, IncidentId, RankName, ReplicaId, group_of
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Unreachable
-from lightkeeper.worker_server.wire import PATH_EVICT, Process, StateReport, printable_line
+from lightkeeper.worker_server.wire import PATH_EVICT, StateReport, printable_line
 
 log = logging.getLogger(__name__)
 
@@ -69,8 +69,6 @@ LAST_WORD_S: Final = 0.3
 """How long to wait for open answers once all ranks are gone: they only improve the story."""
 _OF_ITS_RUNG: Final = 0.9
 """A scheduler's share of its rung's time: its last words come before that is over."""
-_LOOP_LATE_S: Final = 3.0
-"""A fetch loop that is later than this is not running: the eviction fails and says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,33 +102,32 @@ def probe(parties: Parties, eviction: Eviction) -> ProbeResult:
         parties.fetcher.submit(ask_state(parties.fetcher, each.url, group_of(each.rank), end))
         for each in eviction.accused
     ]
+    looks = [state.result(look_s + LOOP_LATE_S) for state in states]
+    view = LighthouseAway("none configured") if page is None else page.result(look_s + LOOP_LATE_S)
     lives: dict[RankName, Liveness] = {}
     details: dict[RankName, str] = {}
     progress: dict[RankName, int] = {}
-    for accused, state in zip(eviction.accused, states, strict=True):
-        seen = state.result(look_s + _LOOP_LATE_S)
-        asked = eviction.ask(Rung.WORKER_EVICT, accused.rank)
+    standings: dict[RankName, Registered] = {}
+    for accused, seen in zip(eviction.accused, looks, strict=True):
+        rank = accused.rank
+        standings[rank] = registry.standing(rank, accused.incarnation)
+        asked = eviction.ask(Rung.WORKER_EVICT, rank)
         said_gone = asked is not None and asked.done is True
-        lives[accused.rank], details[accused.rank] = _judge(parties, accused, seen, said_gone)
-        if isinstance(seen, StateReport) and seen.step is not None:
-            progress[accused.rank] = seen.step.progress
-    view = LighthouseAway("none configured") if page is None else page.result(look_s + _LOOP_LATE_S)
-
-    def ranks(standing: Registered) -> frozenset[RankName]:
-        return frozenset(
-            accused.rank
-            for accused in eviction.accused
-            if registry.standing(accused.rank, accused.incarnation) is standing
-        )
-
+        if isinstance(seen, Unreachable):
+            lives[rank], details[rank] = _judge_unseen(seen, standings[rank], said_gone)
+        else:
+            stuck_s = parties.timeouts.interpreter_stuck_s
+            lives[rank], details[rank] = _judge(accused, seen, stuck_s)
+            if seen.step is not None:
+                progress[rank] = seen.step.progress
     return ProbeResult(
         lives,
         details,
         lighthouse_seen(view, gate, eviction.replica_id),
         progress,
-        current=ranks(Registered.CURRENT),
-        superseded=ranks(Registered.SUPERSEDED),
-        gate_trouble=None if gate is None else gate.trouble(),
+        current=frozenset(r for r, each in standings.items() if each is Registered.CURRENT),
+        superseded=frozenset(r for r, each in standings.items() if each is Registered.SUPERSEDED),
+        gate_trouble=None if gate is None else next(gate.troubles(), None),
     )
 
 
@@ -141,26 +138,23 @@ def lighthouse_seen(
     return LighthouseSeen(view, refused_s)
 
 
-def _judge(
-    parties: Parties, accused: Accused, state: StateReport | Unreachable, said_gone: bool
+def _judge_unseen(
+    answer: Unreachable, standing: Registered, said_gone: bool
 ) -> tuple[Liveness, str]:
-    if isinstance(state, Unreachable):
-        standing = parties.registry.standing(accused.rank, accused.incarnation)
-        if standing in (Registered.SUPERSEDED, Registered.LEFT):
-            return Liveness.GONE, f"{standing}"
-        if said_gone:
-            return Liveness.GONE, "its WorkerServer said gone, and ended"
-        return Liveness.UNSEEN, f"its WorkerServer gives no state ({state.detail})"
+    if standing in (Registered.SUPERSEDED, Registered.LEFT):
+        return Liveness.GONE, f"{standing}"
+    if said_gone:
+        return Liveness.GONE, "its WorkerServer said gone, and ended"
+    return Liveness.UNSEEN, f"its WorkerServer gives no state ({answer.detail})"
+
+
+def _judge(accused: Accused, state: StateReport, stuck_s: float) -> tuple[Liveness, str]:
     identity, process = state.identity, state.process
+    silent_s = process.interpreter_age_s
     if (identity.rank, identity.incarnation) != (accused.rank, accused.incarnation):
         return Liveness.GONE, f"another process answers (pid {identity.pid})"
     if not process.alive:
         return Liveness.GONE, "its process is gone"
-    return _condition(process, parties.timeouts.interpreter_stuck_s)
-
-
-def _condition(process: Process, stuck_s: float) -> tuple[Liveness, str]:
-    silent_s = process.interpreter_age_s
     if process.stopped and not process.traced:  # a long trace is caught below: no Python runs
         return Liveness.STUCK, f"stopped (state {process.state})"
     if silent_s is not None and silent_s > stuck_s:
@@ -184,20 +178,14 @@ def deny_launchers(
 ) -> Answered:
     """Quarantine the hosts of an eviction, and the group's names if it must not return at all."""
     now_s = clock.now_s()
+    until_s = None if last_s is None else now_s + last_s
     denied: list[tuple[Scope, str]] = [(Scope.HOST, host) for host in eviction.quarantine]
     denied += [(Scope.GROUP, group) for group in eviction.keep_out]
     for scope, name in denied:
-        quarantine.add(
-            QuarantineEntry(
-                name=name,
-                reason=eviction.reason,
-                author=eviction.author,
-                since_s=now_s,
-                until_s=None if last_s is None else now_s + last_s,
-                incident_id=eviction.incident_id,
-                scope=scope,
-            )
+        entry = QuarantineEntry(
+            name, eviction.reason, eviction.author, now_s, until_s, eviction.incident_id, scope
         )
+        quarantine.add(entry)
     hosts, groups = ", ".join(eviction.quarantine), ", ".join(eviction.keep_out)
     said = f"launchers are refused on {hosts}" if hosts else ""
     kept = f"launchers may not start {groups}" if groups else ""
@@ -250,18 +238,16 @@ class Asker:
 
     def _begin(self, eviction: Eviction, rung: Rung, whom: str) -> Future[Answered] | None:
         parties, replica_id = self._parties, eviction.replica_id
-        match rung:
-            case Rung.GATE if parties.gate is not None:
-                parties.gate.kick()  # wakes its thread to send the list
-            case Rung.LIGHTHOUSE_KILL if parties.lighthouse is not None and replica_id is not None:
-                return self._press(parties.lighthouse, replica_id)
-            case Rung.WORKER_EVICT:
-                (accused,) = (accused for accused in eviction.accused if accused.rank == whom)
-                return parties.fetcher.submit(self._evict(accused, eviction))
-            case Rung.SCHEDULER:
-                return self._remove(eviction, whom)
-            case _:
-                pass
+        if rung is Rung.WORKER_EVICT:
+            (accused,) = (accused for accused in eviction.accused if accused.rank == whom)
+            return parties.fetcher.submit(self._evict(accused, eviction))
+        if rung is Rung.SCHEDULER:
+            return self._remove(eviction, whom)
+        if rung is Rung.GATE and parties.gate is not None:
+            parties.gate.wake()  # sends the list
+        lighthouse = parties.lighthouse if rung is Rung.LIGHTHOUSE_KILL else None
+        if lighthouse is not None and replica_id is not None:
+            return self._press(lighthouse, replica_id)
         return None
 
     def answers(self, *, wait_s: float = 0.0) -> Iterator[Answered]:
@@ -318,15 +304,10 @@ class Asker:
         if eviction.lost:
             timeout_s, lost = times.lost_s, self._lost(eviction)
 
+        why = Why(eviction.reason, eviction.incident_id, lost)
+
         def remove() -> Answered:
-            outcome = scheduler.remove(
-                eviction.group,
-                places,
-                eviction.reason,
-                eviction.incident_id,
-                _OF_ITS_RUNG * timeout_s,
-                lost=lost,
-            )
+            outcome = scheduler.remove(eviction.group, places, why, _OF_ITS_RUNG * timeout_s)
             return Answered(Rung.SCHEDULER, name, outcome.detail, outcome.done)
 
         return in_thread(f"remove by {name}", remove)
@@ -399,10 +380,7 @@ class EvictionLog:
             going = [eviction for eviction in self._known.values() if eviction.open]
         for eviction in going:
             log.warning("eviction of %s has no end: it is asked again or abandoned", eviction.group)
-        since_s = self._clock.now_s() - PROGRESS_KEPT_S
-        return tuple(
-            eviction for eviction in self.all() if eviction.taken_up and eviction.asked_s >= since_s
-        )
+        return tuple(self._lately_taken_up())
 
     def follow(self, evictions: Iterable[Eviction]) -> None:
         """Stop all work here, and show what the active monitor recorded."""
@@ -419,23 +397,23 @@ class EvictionLog:
 
     def all(self) -> tuple[Eviction, ...]:
         """All evictions, oldest first."""
+        since_s = self._clock.now_s() - PROGRESS_KEPT_S
         with self._lock:
-            since_s = self._clock.now_s() - PROGRESS_KEPT_S
-            for eviction in tuple(self._known.values()):
-                if not eviction.open and eviction.asked_s < since_s:
-                    del self._known[eviction.key]
-            evictions = sorted(self._known.values(), key=lambda e: (e.asked_s, e.incident_id))
-        return tuple(evictions)
+            rows = self._known.items()
+            self._known = {key: row for key, row in rows if row.open or row.asked_s >= since_s}
+            return tuple(sorted(self._known.values(), key=lambda e: (e.asked_s, e.incident_id)))
+
+    def _lately_taken_up(self) -> Iterator[Eviction]:
+        since_s = self._clock.now_s() - PROGRESS_KEPT_S
+        return (each for each in self.all() if each.taken_up and each.asked_s >= since_s)
 
     def progress(self) -> tuple[Eviction, ...]:
         """The last hour's evictions that an evictor has or had, but not those to decide again."""
-        since_s, acting = self._clock.now_s() - PROGRESS_KEPT_S, self._acting
+        acting = self._acting
         return tuple(
             eviction
-            for eviction in self.all()
-            if eviction.asked_s >= since_s
-            and eviction.taken_up
-            and (not acting or eviction.interrupted_s is None)
+            for eviction in self._lately_taken_up()
+            if (not acting or eviction.interrupted_s is None)
             and eviction.state is not EvictionState.DECIDED
         )
 
@@ -559,14 +537,10 @@ class Evictors:
 
     # -- inside -------------------------------------------------------------------------------
 
-    @property
-    def _closing(self) -> bool:
-        return self._jobs.worker.closing
-
     def _carry_out(self, job: _Job) -> None:
         queue = deque(job.instructions)
         try:
-            while queue and not self._closing:
+            while queue and not self._jobs.worker.closing:
                 queue.extend(self._do(job, queue.popleft()))
         except Exception as exc:
             log.exception("an eviction crashed")
@@ -580,7 +554,7 @@ class Evictors:
 
     def _goes_on(self, job: _Job) -> Eviction | None:
         """The eviction, if this attempt at it is still under way on this monitor; else None."""
-        eviction = None if self._closing else self.log.get(job.key)
+        eviction = None if self._jobs.worker.closing else self.log.get(job.key)
         current = eviction is not None and eviction.under_way and eviction.attempt == job.attempt
         return eviction if current else None
 
@@ -604,15 +578,12 @@ class Evictors:
 
     def _climb(self, job: _Job, eviction: Eviction, step: Climb) -> Answered | None:
         """Climb one rung. Returns the answer if it is known at once; else None, and it follows."""
-        clock, quarantine = self._parties.clock, self._parties.quarantine
-        match step.rung:
-            case Rung.EVIDENCE:
-                return save_evidence(job.evidence)
-            case Rung.QUARANTINE:
-                last_s = self._parties.timeouts.quarantine_s
-                return deny_launchers(eviction, quarantine, clock, last_s)
-            case _:
-                return job.asker.ask(eviction, step.rung, step.whom, self._permit())
+        if step.rung is Rung.EVIDENCE:
+            return save_evidence(job.evidence)
+        if step.rung is Rung.QUARANTINE:
+            last_s = self._parties.timeouts.quarantine_s
+            return deny_launchers(eviction, self._parties.quarantine, self._parties.clock, last_s)
+        return job.asker.ask(eviction, step.rung, step.whom, self._permit())
 
     def _look(self, job: _Job, eviction: Eviction) -> Instructions:
         """Post the answers that have come, and the result of a fresh look."""

@@ -43,7 +43,6 @@ from lightkeeper.monitor.model.eviction import Eviction
 from lightkeeper.monitor.model.incident import BundleView, Incident, State, incident_to_json
 from lightkeeper.monitor.model.names import IncidentId, one_line
 from lightkeeper.monitor.model.observation import Failure, Observation, Snapshot
-from lightkeeper.worker_server.wire import Identity
 
 log = logging.getLogger(__name__)
 
@@ -85,17 +84,11 @@ class Capture:
     eviction: Eviction | None = None
 
     @property
-    def moment(self) -> MomentName | None:
-        """None: only the story."""
-        return None if self.ticket is None else self.ticket.moment
-
-    @property
     def incident_id(self) -> IncidentId:
-        """Groups of the incident; else of the eviction, which one by hand has too; else empty."""
-        subject = self.incident.id if self.incident is not None else None
-        if subject is None and self.eviction is not None:
-            subject = self.eviction.incident_id
-        return subject or IncidentId("")
+        """Also of an eviction by hand; empty: the folder is tidied."""
+        if self.ticket is not None:
+            return self.ticket.incident_id
+        return IncidentId("") if self.incident is None else self.incident.id
 
 
 _LOOP_LATE_S: Final = 0.5
@@ -115,7 +108,7 @@ _STATUSES: Final = {Failure.TIMEOUT: PartStatus.LATE, Failure.GARBAGE: PartStatu
 def checked(parts: Sequence[Part], asked: Sequence[Observation]) -> list[Part]:
     """Check the answers; all answers of a rank are dropped if a stranger answers for it."""
     identities = {observation.rank: observation.identity for observation in asked}
-    weighed = [_checked(part, identities[part.rank]) for part in parts]
+    weighed = [weigh(part, identities[part.rank]) for part in parts]
     strange = {part.rank: part.error for part in weighed if part.status is PartStatus.STRANGER}
     return [
         replace(part, status=PartStatus.STRANGER, body=None, error=strange[part.rank])
@@ -123,15 +116,6 @@ def checked(parts: Sequence[Part], asked: Sequence[Observation]) -> list[Part]:
         else part
         for part in weighed
     ]
-
-
-def _checked(part: Part, identity: Identity) -> Part:
-    if part.body is None:
-        return part
-    status, age_s, wrong = weigh(part.kind, identity, part.body)
-    if status is PartStatus.OK:
-        return part if age_s is None else replace(part, age_s=age_s)
-    return replace(part, status=status, body=None, error=wrong)
 
 
 TIDY_S: Final = 3600.0
@@ -239,8 +223,8 @@ class Evidence:
     # -- what is shown ------------------------------------------------------------------------
 
     def views(self, ids: Iterable[IncidentId]) -> Mapping[IncidentId, BundleView]:
-        views = ((incident_id, self.bundles.view(incident_id)) for incident_id in ids)
-        return {incident_id: view for incident_id, view in views if view is not None}
+        views = {incident_id: self.bundles.view(incident_id) for incident_id in ids}
+        return {incident_id: view for incident_id, view in views.items() if view is not None}
 
     def troubles(self) -> tuple[str, ...]:
         troubles, since = tuple(self._troubles.values()), self._writing_since
@@ -266,7 +250,7 @@ class Evidence:
         lane = self._lanes[ticket.moment is MomentName.EVICTION]
         if not lane.put(job):
             ticket.done("not taken: too many incidents at once")
-            self._count(ticket.moment, "dropped")
+            self._count(ticket, "dropped")
 
     def _work(self, job: Capture) -> None:
         """One job; never raises."""
@@ -281,12 +265,12 @@ class Evidence:
                 self._write(job, [])
         except OSError as exc:
             self._trouble("write", f"evidence of {job.incident_id} is not kept: {_why(exc)}")
-            self._count(job.moment, "unwritten")
+            self._count(job.ticket, "unwritten")
         except Exception as exc:
             about = {"incident": job.incident_id}
             log.exception("evidence of %s failed", job.incident_id, extra=about)
             self._trouble("write", f"evidence failed: {type(exc).__name__}: {exc}")
-            self._count(job.moment, "failed")
+            self._count(job.ticket, "failed")
         finally:
             if job.ticket is not None:
                 job.ticket.done("failed; the monitor's log has the details")
@@ -302,7 +286,7 @@ class Evidence:
         self._seconds.observe(seconds)
         parts = checked(said, whom.asked)
         self._write(job, [Moment(ticket.moment, began_s, began_s + seconds, whom, parts)])
-        self._count(ticket.moment, _outcome(parts, whom))
+        self._count(ticket, _outcome(parts, whom))
 
     def _ask(self, whom: Sequence[Observation]) -> list[Part]:
         """Ask every rank for every part; returns the answers in order, not yet checked, by about
@@ -436,8 +420,9 @@ class Evidence:
             log.warning("%s", why)
         self._troubles[what] = why
 
-    def _count(self, moment: MomentName | None, outcome: str) -> None:
-        self._captures.labels(str(moment or "story"), outcome).inc()
+    def _count(self, ticket: Ticket | None, outcome: str) -> None:
+        moment = "story" if ticket is None else str(ticket.moment)
+        self._captures.labels(moment, outcome).inc()
 
 
 def _outcome(parts: list[Part], whom: CaptureTargets) -> str:

@@ -27,6 +27,7 @@ from lightkeeper.gate.denylist import (
     denials_json,
 )
 from lightkeeper.monitor.act.http import NO_GROUP, Fetcher, FetchError, Question
+from lightkeeper.monitor.act.launches import Target
 from lightkeeper.monitor.act.quarantine import Quarantine
 from lightkeeper.monitor.background import BackgroundWorker
 from lightkeeper.monitor.clock import Clock
@@ -50,14 +51,14 @@ class Incarnation:
     replica_id: ReplicaId
     group: GroupName
     world_size: int
-    hosts: frozenset[Host]
-    ranks: frozenset[RankName]
-    """Seen so far under this id."""
     born_s: float
     """Unix time at which its first rank attached, by the rank's own account. Else when it was first
     seen, or -inf if that was in this monitor's first tick."""
     first_seen_s: float
     seen_s: float
+    hosts: frozenset[Host] = frozenset()
+    ranks: frozenset[RankName] = frozenset()
+    """Seen so far under this id."""
 
 
 @dataclass(slots=True)
@@ -71,33 +72,23 @@ class ReplicaHosts:
         self,
         observations: Iterable[Observation],
         now_s: float,
-        born: Callable[[RankName], float | None] = lambda _: None,
+        registered: Callable[[RankName], Target | None] = lambda _: None,
     ) -> None:
-        """Take in one tick; `born` says when a rank attached, by its own account."""
+        """Take in one tick, of ranks that are registered so."""
         unknown_s = now_s if self._looked else float("-inf")
         for seen in observations:
-            report, identity = seen.report, seen.identity
-            step = None if report is None else report.step
-            if report is None or step is None or step.replica_id is None:
-                continue
-            if not report.process.alive:
+            who, report = seen.identity, seen.report
+            step = None if report is None or not report.process.alive else report.step
+            if step is None or step.replica_id is None:
                 continue
             self._looked = True
-            told_s = born(seen.rank)
-            born_s = unknown_s if told_s is None else told_s
-            life = self.lives.get(step.replica_id) or Incarnation(
-                replica_id=step.replica_id,
-                group=identity.group,
-                world_size=identity.world_size,
-                hosts=frozenset(),
-                ranks=frozenset(),
-                born_s=born_s,
-                first_seen_s=now_s,
-                seen_s=now_s,
-            )
-            self.lives[step.replica_id] = replace(
+            target, name = registered(seen.rank), step.replica_id
+            born_s = unknown_s if target is None or target.born_s is None else target.born_s
+            new = Incarnation(name, who.group, who.world_size, born_s, now_s, now_s)
+            life = self.lives.get(name, new)
+            self.lives[name] = replace(
                 life,
-                hosts=life.hosts | {identity.host},
+                hosts=life.hosts | {who.host},
                 ranks=life.ranks | {seen.rank},
                 born_s=min(life.born_s, born_s),
                 seen_s=now_s,
@@ -149,16 +140,25 @@ def deny_list(
     `quarantine` names hosts, `groups` replica groups: all that are in force.
     """
     evicted = _evicted(evictions, now_s)
+
+    def settled(life: Incarnation, entry: QuarantineEntry) -> bool:
+        """True if an incarnation ran there before it was quarantined, and may stay."""
+        runs = now_s - life.seen_s <= PRESENT_S and life.replica_id not in evicted
+        return runs and life.born_s < entry.since_s
+
+    def admitted(life: Incarnation) -> bool:
+        """True if an incarnation that is not refused may pass: it is known where it runs."""
+        whole = len(life.ranks) >= life.world_size or now_s - life.first_seen_s >= SETTLE_S
+        return whole and life.replica_id not in evicted
+
     hosts = {entry.host: entry for entry in quarantine}
     denials = [*evicted.values()]
-    for host, entry in sorted(hosts.items()):
-        if not any(host in life.hosts and _settled(life, entry, evicted, now_s) for life in lives):
-            reason = f"host quarantined: {entry.reason}"
-            denials.append(
-                _denial(DenialScope.HOST, host, reason, entry.until_s, entry.incident_id)
-            )
-    named = {entry.name: entry for entry in groups}
-    denials += _groups(hosts, named, lives, evicted, now_s)
+    for host, entry in hosts.items():
+        if not any(host in life.hosts and settled(life, entry) for life in lives):
+            reason = _plain(f"host quarantined: {entry.reason}")
+            denials.append(Denial(DenialScope.HOST, host, reason, entry.until_s, entry.incident_id))
+    named = {GroupName(entry.name): entry for entry in groups}
+    denials += _groups(hosts, named, lives, settled, admitted)
     sound = (
         denial for denial in denials if denial.name.isprintable() and len(denial.name) <= NAME_MAX
     )
@@ -176,143 +176,54 @@ def _evicted(evictions: Iterable[Eviction], now_s: float) -> dict[ReplicaId, Den
         if eviction.gone_s is not None and eviction.left_quorum_s is not None:
             until_s = min(until_s, max(eviction.gone_s, eviction.left_quorum_s) + LINGER_S)
         if until_s > now_s:
-            reason = f"{eviction.group} was evicted ({eviction.incident_id})"
-            denials[eviction.replica_id] = _denial(
-                DenialScope.REPLICA, eviction.replica_id, reason, until_s, eviction.incident_id
-            )
+            name, incident_id = eviction.replica_id, eviction.incident_id
+            reason = _plain(f"{eviction.group} was evicted ({incident_id})")
+            denials[name] = Denial(DenialScope.REPLICA, name, reason, until_s, incident_id)
     return denials
 
 
-def _settled(
-    life: Incarnation,
-    entry: QuarantineEntry,
-    evicted: Mapping[ReplicaId, Denial],
-    now_s: float,
-) -> bool:
-    """True if an incarnation ran on a host before the host was quarantined, and may stay."""
-    runs = now_s - life.seen_s <= PRESENT_S
-    return runs and life.born_s < entry.since_s and life.replica_id not in evicted
-
-
 def _groups(
-    hosts: Mapping[Host, QuarantineEntry],
-    named: Mapping[str, QuarantineEntry],
-    lives: Sequence[Incarnation],
-    evicted: Mapping[ReplicaId, Denial],
-    now_s: float,
-) -> list[Denial]:
+    hosts: Mapping[Host, QuarantineEntry], named: Mapping[GroupName, QuarantineEntry],
+    lives: Sequence[Incarnation], settled: Callable[[Incarnation, QuarantineEntry], bool],
+    admitted: Callable[[Incarnation], bool],
+) -> list[Denial]:  # fmt: skip
     """Denials by name. A quarantined group (`named`) is on all hosts as on a quarantined one."""
-    barred = {GroupName(name): entry for name, entry in named.items()}
+    barred = dict(named)
     refused: defaultdict[GroupName, set[ReplicaId]] = defaultdict(set)
     for life in lives:
         entries = [hosts[host] for host in sorted(life.hosts) if host in hosts]
         entries += [named[life.group]] if life.group in named else []
-        unsettled = [entry for entry in entries if not _settled(life, entry, evicted, now_s)]
+        unsettled = [entry for entry in entries if not settled(life, entry)]
         if unsettled:
             barred.setdefault(life.group, unsettled[0])
             refused[life.group].add(life.replica_id)
-    return [
-        _denial(
-            DenialScope.GROUP,
-            group,
-            f"{group} {'is quarantined' if group in named else f'must not run on {entry.host}'}: "
-            f"{entry.reason}",
-            entry.until_s,
-            entry.incident_id,
-            admitted=_admitted(group, lives, refused[group], evicted, now_s),
-            refused=frozenset(sorted(refused[group])[-IDS_MAX:]),
+    denials = []
+    for group, entry in barred.items():
+        why = "is quarantined" if group in named else f"must not run on {entry.host}"
+        reason = _plain(f"{group} {why}: {entry.reason}")
+        good = [each.replica_id for each in lives if each.group == group and admitted(each)]
+        good = [replica_id for replica_id in good if replica_id not in refused[group]]
+        ids = frozenset(good[-IDS_MAX:]), frozenset(sorted(refused[group])[-IDS_MAX:])
+        denials.append(
+            Denial(DenialScope.GROUP, group, reason, entry.until_s, entry.incident_id, *ids)
         )
-        for group, entry in barred.items()
-    ]
+    return denials
 
 
-def _admitted(
-    group: GroupName,
-    lives: Sequence[Incarnation],
-    refused: set[ReplicaId],
-    evicted: Mapping[ReplicaId, Denial],
-    now_s: float,
-) -> frozenset[ReplicaId]:
-    ids = [
-        life.replica_id
-        for life in lives
-        if life.group == group
-        and life.replica_id not in refused
-        and life.replica_id not in evicted
-        and (len(life.ranks) >= life.world_size or now_s - life.first_seen_s >= SETTLE_S)
-    ]
-    return frozenset(ids[-IDS_MAX:])
-
-
-def _denial(
-    scope: DenialScope,
-    name: str,
-    reason: str,
-    until_s: float | None,
-    incident_id: str | None,
-    *,
-    admitted: frozenset[ReplicaId] = frozenset(),
-    refused: frozenset[ReplicaId] = frozenset(),
-) -> Denial:
-    plain = "".join(c if c.isprintable() else " " for c in " ".join(reason.split()))
-    return Denial(
-        scope=scope,
-        name=name,
-        reason=plain[:REASON_MAX] or "no reason given",
-        until_s=until_s,
-        incident_id=incident_id,  # type: ignore[arg-type]
-        admitted=admitted,
-        refused=refused,
-    )
-
-
-# -- client ------------------------------------------------------------------------------------
-
-ASK_S: Final = 2.0
-"""Deadline for a look, and for sending a list."""
-ANSWER_MAX_BYTES: Final = 16 * 1024 * 1024
-"""A replica takes about 500 bytes, a denial 500 and 50 more for each replica id in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    url: str
-    """Its admin port's."""
-    fetcher: Fetcher
-
-    def look(self) -> GateView | GateAway:
-        question = Question(f"{self.url}/v1/gate", ASK_S, ANSWER_MAX_BYTES, group=NO_GROUP)
-        try:
-            answer = self.fetcher.ask(question)
-            if answer.status != 200:
-                return GateAway(f"GET /v1/gate {answer.summary}")
-            return from_plain(GateView, json.loads(answer.body))
-        except FetchError as exc:
-            return GateAway(str(exc))
-        except (ValueError, RecursionError) as exc:
-            return GateAway(f"cannot read its answer: {exc}"[:300])
-
-    def deny(self, denials: Sequence[Denial]) -> str | None:
-        """Replace the gate's list; returns what went wrong, in one line. A look must confirm it."""
-        question = Question(
-            f"{self.url}/v1/gate/denied",
-            ASK_S,
-            ANSWER_MAX_BYTES,
-            method="PUT",
-            json=denials_json(tuple(denials)),
-            group=NO_GROUP,
-        )
-        try:
-            answer = self.fetcher.ask(question)
-        except FetchError as exc:
-            return str(exc)
-        return None if answer.status == 200 else f"PUT /v1/gate/denied {answer.summary}"
+def _plain(reason: str) -> str:
+    """As a gate takes it: printable, and not empty."""
+    line = "".join(c if c.isprintable() else " " for c in " ".join(reason.split()))
+    return line[:REASON_MAX] or "no reason given"
 
 
 # -- gatekeeper --------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
 
+ASK_S: Final = 2.0
+"""Deadline for a look, and for sending a list."""
+ANSWER_MAX_BYTES: Final = 16 * 1024 * 1024
+"""A replica takes about 500 bytes, a denial 500 and 50 more for each replica id in it."""
 PERIOD_S: Final = 1.0
 SAME_S: Final = 2.0
 """Clocks differ: an entry about to expire may be in force here and not there."""
@@ -323,21 +234,24 @@ class Gatekeeper:
 
     def __init__(
         self,
-        gate: Gate,
+        url: str,
+        fetcher: Fetcher,
         *,
         clock: Clock,
         quarantine: Quarantine,
         period_s: float = PERIOD_S,
         may: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`may`: whether this monitor is the one that acts; a standby sends no list."""
-        self._gate = gate
+        """`url`: of its admin port. `may`: whether this monitor is the one that acts; a standby
+        sends no list.
+        """
+        self._url, self._fetcher = url.rstrip("/"), fetcher
         self._clock = clock
         self._quarantine = quarantine
         self._may = may
         self._evictions: Callable[[], Iterable[Eviction]] = tuple
         self._lock = threading.Lock()
-        self._where = ReplicaHosts()
+        self._hosts = ReplicaHosts()
         self._past: dict[IncidentId, Eviction] = {}
         self.view: GateView | GateAway = GateAway("not looked at yet")
         self.began_s: float | None = None
@@ -371,29 +285,29 @@ class Gatekeeper:
     def saw(
         self,
         observations: Iterable[Observation],
-        born: Callable[[RankName], float | None] = lambda _: None,
+        registered: Callable[[RankName], Target | None] = lambda _: None,
     ) -> None:
+        """Take in one tick, see `ReplicaHosts.saw`."""
         with self._lock:
-            self._where.saw(observations, self._clock.now_s(), born)
+            self._hosts.saw(observations, self._clock.now_s(), registered)
 
-    def kick(self) -> None:
+    def wake(self) -> None:
+        """Compare the lists now."""
         self._worker.wake()
 
     @property
     def up(self) -> bool:
         return isinstance(self.view, GateView)
 
-    def trouble(self) -> str | None:
-        """Why the gate cannot be looked at or does not take its list; None while all is well."""
-        view, crash = self.view, self._worker.crash
-        if isinstance(view, GateAway):
-            return f"the gate is away: {view.reason}"
-        return self._problem if crash is None else f"teaching the gate {crash}"
-
     def troubles(self) -> Iterator[str]:
-        """`trouble`, for the page that people read."""
-        if (trouble := self.trouble()) is not None:
-            yield trouble
+        """Why the gate cannot be looked at or does not take its list: one sentence, or none."""
+        view, crash, problem = self.view, self._worker.crash, self._problem
+        if isinstance(view, GateAway):
+            yield f"the gate is away: {view.reason}"
+        elif crash is not None:
+            yield f"teaching the gate {crash}"
+        elif problem is not None:
+            yield problem
 
     def refusing_for_s(self, replica_id: ReplicaId) -> float | None:
         """How long the gate has been seen to refuse a replica id; None if it does not.
@@ -407,25 +321,22 @@ class Gatekeeper:
 
     def fences(self, replica_id: ReplicaId) -> bool:
         """True if an id that has used this gate is refused: no process of it enters a quorum."""
-        refused = self.up and replica_id in self._since_s
-        return refused and replica_id in self._used_s
+        return self.up and replica_id in self._since_s and replica_id in self._used_s
 
     # -- the thread ---------------------------------------------------------------------------
 
     def turn(self) -> None:
         """Look at the gate once, and send the list if it shows a different one."""
-        view = self._gate.look()
-        self._note(view)
+        view = self._note(self._look())
         wanted = self.wanted()  # on a standby too: remembers what the active evicts
         if isinstance(view, GateAway) or not self._may():
             return
         if _same(wanted, view.denied, self._clock.now_s()):
             self._problem = None
             return
-        problem = self._gate.deny(wanted)
+        problem = self._deny(wanted)
         if problem is None:
-            view = self._gate.look()
-            self._note(view)
+            view = self._note(self._look())
             if isinstance(view, GateAway):
                 problem = view.reason
             elif not _same(wanted, view.denied, self._clock.now_s()):
@@ -445,16 +356,38 @@ class Gatekeeper:
             if now_s - eviction.asked_s > LASTS_S:
                 del self._past[incident_id]
         with self._lock:
-            lives = self._where.all()
+            lives = self._hosts.all()
         hosts, groups = self._quarantine.active(), self._quarantine.groups()
         return deny_list(self._past.values(), hosts, lives, now_s, groups)
 
-    def _note(self, view: GateView | GateAway) -> None:
+    def _look(self) -> GateView | GateAway:
+        question = Question(f"{self._url}/v1/gate", ASK_S, ANSWER_MAX_BYTES, group=NO_GROUP)
+        try:
+            answer = self._fetcher.ask(question)
+            if answer.status != 200:
+                return GateAway(f"GET /v1/gate {answer.summary}")
+            return from_plain(GateView, json.loads(answer.body))
+        except FetchError as exc:
+            return GateAway(str(exc))
+        except (ValueError, RecursionError) as exc:
+            return GateAway(f"cannot read its answer: {exc}"[:300])
+
+    def _deny(self, denials: tuple[Denial, ...]) -> str | None:
+        """Replace the gate's list; returns what went wrong, in one line. A look must confirm it."""
+        url, body = f"{self._url}/v1/gate/denied", denials_json(denials)
+        question = Question(url, ASK_S, ANSWER_MAX_BYTES, "PUT", json=body, group=NO_GROUP)
+        try:
+            answer = self._fetcher.ask(question)
+        except FetchError as exc:
+            return str(exc)
+        return None if answer.status == 200 else f"PUT /v1/gate/denied {answer.summary}"
+
+    def _note(self, view: GateView | GateAway) -> GateView | GateAway:
         if isinstance(view, GateAway) and isinstance(self.view, GateView):
             log.warning("the gate is away: %s", view.reason)
         self.view = view
         if isinstance(view, GateAway):
-            return  # its next answer shows whether it still refuses the same
+            return view  # its next answer shows whether it still refuses the same
         refused = {
             ReplicaId(denial.name) for denial in view.denied if denial.scope is DenialScope.REPLICA
         }
@@ -463,6 +396,7 @@ class Gatekeeper:
         self._used_s = {name: at_s for name, at_s in used_s.items() if now_s - at_s < LASTS_S}
         self.began_s = None if view.age_s is None else now_s - view.age_s
         self._since_s = {name: self._since_s.get(name, now_s) for name in refused}
+        return view
 
 
 def _same(wanted: Iterable[Denial], shown: Iterable[Denial], now_s: float) -> bool:

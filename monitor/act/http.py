@@ -168,6 +168,8 @@ def trust_also(ca_file: Path) -> ssl.SSLContext:
 
 # -- fetcher -----------------------------------------------------------------------------------
 
+LOOP_LATE_S: Final = 3.0
+"""A fetch loop this much later than a deadline does not run: callers continue without it."""
 KEPT_S: Final = 30.0
 """Idle connections are kept this long: longer than any sensible tick."""
 
@@ -308,11 +310,6 @@ class Fetcher:
         waits = name in self._names
         return f"its name {name} is not resolved within {within}" if waits else NO_ANSWER + within
 
-    def _headers(self, question: Question) -> dict[str, str]:
-        token = None if question.group is None else self.tokens.of(question.group)
-        authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return {**question.headers, **authorization}
-
     def _session(self, method: str, url: URL) -> aiohttp.ClientSession:
         """The session that keeps its connections, or the one that closes them after each answer: a
         change is sent once, so never on a connection that the other side may just be closing.
@@ -333,12 +330,14 @@ class Fetcher:
 
     async def _exchange(self, question: Question, began: float) -> Answer:
         url = _parsed(question.url)
+        token = None if question.group is None else self.tokens.of(question.group)
+        authorization = {} if token is None else {"Authorization": f"Bearer {token}"}
         async with self._session(question.method, url).request(
             question.method,
             url,
             json=question.json,
             data=question.body,
-            headers=self._headers(question),
+            headers={**question.headers, **authorization},
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(sock_connect=_CONNECT_SHARE * question.timeout_s),
         ) as response:

@@ -10,15 +10,13 @@ decide: who died before another was born was never in a world with it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
 from lightkeeper.monitor.model.names import GroupName, RankName, ReplicaId
 from lightkeeper.monitor.model.plain import readable
 from lightkeeper.worker_server.wire import UNNAMED, Claim, Identity
-
-_NO_CLAIM: Final = Claim()
 
 
 @readable
@@ -33,7 +31,7 @@ class Target:
     """Unix time at which its process began, by its own account; None when it does not say."""
     died_s: float | None = None
     """Unix time of its death, as its WorkerServer reports; None while it lives."""
-    claim: Claim = _NO_CLAIM
+    claim: Claim = field(default_factory=Claim)
     """Without its secret."""
     proved: bool = False
     """True if it knows the secret of its incarnation."""

@@ -31,7 +31,7 @@ _WORLD: Final = re.compile(r"World size:\s*(\d+)")
 _TAG: Final = re.compile(r"<(/?[A-Za-z]{1,20}+)([^<>]{0,400}+)>")
 _REFERENCE: Final = re.compile(r"&#?\w{1,8};")
 _CLASS: Final = re.compile(r"""class=["']?([^"'>]*)""")
-_DURATION: Final = re.compile(r"^(-?[\d.]+(?:e-?\d+)?)(ns|us|µs|ms|s)$")
+_DURATION: Final = re.compile(r"(-?\d+(?:\.\d*)?(?:e-?\d+)?)(ns|us|µs|ms|s)")
 _ID_MOST: Final = 500
 _AGE_MOST_S: Final = 1e9
 _UNIT_S: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -173,13 +173,10 @@ def _id(text: str) -> ReplicaId:
 
 def _seconds(text: str) -> float:
     """A duration as Rust prints it: `0.3s`, `1.5ms`."""
-    match = _DURATION.match(text)
+    match = _DURATION.fullmatch(text)
     if match is None:
         raise PageError(f"a duration that reads {text[:40]!r}")
-    try:
-        return min(max(0.0, float(match[1]) * _UNIT_S[match[2]]), _AGE_MOST_S)
-    except ValueError as exc:
-        raise PageError(f"a duration that reads {text[:40]!r}") from exc
+    return min(max(0.0, float(match[1]) * _UNIT_S[match[2]]), _AGE_MOST_S)
 
 
 # -- driver ------------------------------------------------------------------------------------

@@ -101,7 +101,8 @@ class NoticeFacts:
 def notices(facts: NoticeFacts, *, url: str, hold_s: float) -> dict[str, Notice]:
     """What a person should know now, by key.
 
-    `url`: of the monitor, as people reach it. `hold_s`: a guard must stand this long.
+    `url`: of the monitor, as people reach it. `hold_s`: a guard must stand this long, and an
+    eviction have failed: the incident of a group that had restarted ends meanwhile.
     """
     standing: dict[str, Notice] = {}
     by_id = {incident.id: incident for incident in facts.incidents}
@@ -116,7 +117,7 @@ def notices(facts: NoticeFacts, *, url: str, hold_s: float) -> dict[str, Notice]
             standing.setdefault(held.key, held)
     for incident_id, rows in facts.decisions.items():
         for latest in taken_up(rows)[-1:]:
-            failed = _failed(latest, by_id.get(incident_id), facts.now_s, url)
+            failed = _failed(latest, by_id.get(incident_id), facts.now_s, url, hold_s)
             if failed is not None:
                 standing[failed.key] = failed
     for key, notice in standing.items():
@@ -167,8 +168,10 @@ def _held(fires: Notice, incident: Incident, facts: NoticeFacts, hold_s: float) 
     )
 
 
-def _failed(progress: Eviction, incident: Incident | None, now_s: float, url: str) -> Notice | None:
-    if progress.failed is None:
+def _failed(
+    progress: Eviction, incident: Incident | None, now_s: float, url: str, hold_s: float
+) -> Notice | None:
+    if progress.failed is None or now_s - (progress.ended_s or progress.asked_s) < hold_s:
         return None
     over = now_s - progress.asked_s > BY_HAND_S if incident is None else not incident.open
     if over:
@@ -266,7 +269,7 @@ class Message:
 
     def by_the_wall(self, ahead_s: float) -> Message:
         """The message in wall-clock time, which receivers compare with their own clocks. `ahead_s`:
-        how far that is ahead of the monitor's clock, see `SteadyClock.ahead_s`.
+        how far that is ahead of the monitor's clock, see `Clock.ahead_s`.
         """
         ended = self.ended and replace(self.ended, at_s=self.ended.at_s + ahead_s)
         notice = replace(self.notice, since_s=self.notice.since_s + ahead_s)

@@ -30,7 +30,7 @@ from lightkeeper.monitor.act.notices import (
     louder,
     notices,
 )
-from lightkeeper.monitor.background import BackgroundWorker, backoff_s
+from lightkeeper.monitor.background import TROUBLE_AFTER, BackgroundWorker, backoff_s
 from lightkeeper.monitor.metric import KEPT
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.names import without_secrets
@@ -169,8 +169,6 @@ _LONGEST_S: Final = 300.0
 _BAD_MESSAGE: Final = frozenset({400, 413, 422})
 """The message is at fault, so sending it again does not help. Any other failure may pass: a token
 that was revoked, a channel that was archived."""
-_TROUBLE_AFTER: Final = 2
-"""Failures in a row; a single one is normal."""
 _LOOK_AGAIN_S: Final = 5.0
 """How often a worker checks for messages to send again; sooner if the sink resends faster."""
 
@@ -204,23 +202,23 @@ class DeliveryWorker:
     def __init__(
         self,
         sink: Sink,
-        sent_log: NotificationLog,
+        store: Store,
         fetcher: Fetcher,
         metrics: CollectorRegistry,
         *,
-        flush: Callable[[], object],
+        give_up_s: float,
         sent: Callable[[str, str, str], object],
         first_s: float = _FIRST_S,
     ) -> None:
-        """`flush` writes to disk what was sent; `sent` gets incident, sink and URL of a message;
-        `first_s` is the wait after the first failure.
+        """`sent` gets incident, sink and URL of a message; `first_s` is the wait after the first
+        failure.
         """
         self._sent = sent
         self.sink = sink
-        self._log = sent_log
+        self.log = NotificationLog(sink, partial(store.save_notice, sink.name), give_up_s)
+        self._flush = store.flush
         self._fetcher = fetcher
         self._messages, self._pending = MESSAGES.on(metrics), PENDING.on(metrics)
-        self._flush = flush
         self._first_s = first_s
         self._failures = 0
         self._failure: str | None = None
@@ -264,7 +262,7 @@ class DeliveryWorker:
 
     def _deliver(self, standing: Standing, facts: NoticeFacts) -> float | None:
         """Send all that is due, in batches; returns as `_send` does."""
-        messages, given_up = self._log.due(standing, facts)
+        messages, given_up = self.log.due(standing, facts)
         self._count("dropped", given_up)
         pending = self._pending.labels(self.sink.name)
         pending.set(len(messages))
@@ -284,7 +282,7 @@ class DeliveryWorker:
         except FetchError as exc:
             return self._failed(str(exc), None)
         if 200 <= answer.status < 300:
-            self._log.settled(batch)
+            self.log.settled(batch)
             self._flush()
             self._count("sent", len(batch))
             for message in batch:
@@ -298,7 +296,7 @@ class DeliveryWorker:
             return next((wait_s for wait_s in waits_s if wait_s is not None), None)
         if answer.status in _BAD_MESSAGE:
             log.warning("notify %s refuses a message: %s", self.sink.name, answer.summary)
-            self._log.settled(batch, dropped=True)
+            self.log.settled(batch, dropped=True)
             self._count("dropped", len(batch))
             return None
         return self._failed(answer.summary, answer.retry_after_s)
@@ -306,7 +304,7 @@ class DeliveryWorker:
     def _failed(self, why: str, retry_after_s: float | None) -> float:
         self._count("failed", 1)
         self._failures += 1
-        if self._failures >= _TROUBLE_AFTER:
+        if self._failures >= TROUBLE_AFTER:
             sentence = f"notify {self.sink.name}: {why}"
             if self._failure is None:
                 log.warning("%s", sentence)
@@ -341,46 +339,25 @@ class Notifier:
         first_s: float = 1.0,
     ) -> None:
         self._hold_s, self._url = config.notify_hold_s, url
-        self._failed: dict[str, float] = {}
-        """Since when each eviction is known to have failed."""
-        logs = {
-            sink.name: NotificationLog(
-                sink, partial(store.save_notice, sink.name), config.notify_give_up_s
+        give_up_s = config.notify_give_up_s
+        self._workers = tuple(
+            DeliveryWorker(
+                sink, store, fetcher, metrics, give_up_s=give_up_s, sent=sent, first_s=first_s
             )
             for sink in sinks
-        }
+        )
+        logs = {worker.sink.name: worker.log for worker in self._workers}
         for name, key, body in remembered:
             if name in logs:
                 logs[name].restore(key, body)
             else:
                 store.save_notice(name, key, None)  # a sink no longer configured
-        self._workers = tuple(
-            DeliveryWorker(
-                sink,
-                logs[sink.name],
-                fetcher,
-                metrics,
-                flush=store.flush,
-                sent=sent,
-                first_s=first_s,
-            )
-            for sink in sinks
-        )
 
     def push(self, facts: NoticeFacts) -> None:
         """One tick; never waits for a sink."""
-        standing = self._lasting(notices(facts, url=self._url, hold_s=self._hold_s), facts.now_s)
+        standing = notices(facts, url=self._url, hold_s=self._hold_s)
         for worker in self._workers:
             worker.push(standing, facts)
-
-    def _lasting(self, standing: dict[str, Notice], now_s: float) -> dict[str, Notice]:
-        """Leave out evictions that failed just now: one that a restart of the monitor cut short is
-        asked again, and one of a group that had restarted is resolved.
-        """
-        failed = [key for key, notice in standing.items() if notice.event is Event.EVICTION_FAILED]
-        self._failed = {key: self._failed.get(key, now_s) for key in failed}
-        young = {key for key in failed if now_s - self._failed[key] < self._hold_s}
-        return {key: notice for key, notice in standing.items() if key not in young}
 
     def troubles(self) -> tuple[str, ...]:
         """Failing sinks, one sentence each."""

@@ -18,16 +18,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from msgspec.json import decode
 
-from lightkeeper.monitor.act.http import Fetcher, FetchError, Question
+from lightkeeper.monitor.act.http import LOOP_LATE_S, Fetcher, FetchError, Question
 from lightkeeper.monitor.act.launches import Target
-from lightkeeper.monitor.model.grouping import grouped
-from lightkeeper.monitor.model.names import GroupName, Host, RankName, one_line
+from lightkeeper.monitor.model.names import GroupName, RankName, one_line
 from lightkeeper.monitor.model.observation import Failure, Observation, Unreachable, with_pauses
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.worker_server.wire import (
     PATH_FLIGHT_RECORDER,
     PATH_HOST,
@@ -36,7 +36,6 @@ from lightkeeper.worker_server.wire import (
     FlightRecord,
     HostReader,
     HostReport,
-    Identity,
     StateReport,
     StepLog,
     parse_flight_record,
@@ -63,7 +62,6 @@ _AT_ONCE: Final = 256
 _HOST_SHARE: Final = 0.5
 """Share of a sweep's time that a host may take before its ranks are asked directly."""
 _DUMB_S: Final = 30.0
-_LOOP_LATE_S: Final = 3.0
 _UNASKED: Final = Unreachable(Failure.UNASKED, "its turn did not come")
 RECORDS_AT_ONCE: Final = 32
 """Tier 2 is for the few ranks that matter; more are left for the next tick."""
@@ -197,18 +195,14 @@ class Poller:
                 [of[rank] for rank in dict.fromkeys(ranks[:RECORDS_AT_ONCE]) if rank in of]
                 for ranks in (wanted, past)
             )
-            observations, records, steps = await asyncio.gather(
+            looks = await asyncio.gather(
                 self._observe(targets, frozenset(watched), end),
-                asyncio.gather(*(self._record(target, end) for target in asked)),
-                asyncio.gather(*(self._steps(target, end) for target in early)),
+                self._each(asked, PATH_FLIGHT_RECORDER, RECORD_MAX_BYTES, parse_flight_record, end),
+                self._each(early, PATH_STEPS, STEPS_MAX_BYTES, _parse_pauses, end),
             )
-            return Sweep(
-                observations=observations,
-                records=dict(zip((target.rank for target in asked), records, strict=True)),
-                steps=dict(zip((target.rank for target in early), steps, strict=True)),
-            )
+            return Sweep(*looks)
 
-        return self._fetcher.submit(look()).result(timeout=deadline_s + _LOOP_LATE_S)
+        return self._fetcher.submit(look()).result(timeout=deadline_s + LOOP_LATE_S)
 
     async def _observe(
         self, targets: Sequence[Target], watched: frozenset[RankName], end: float
@@ -218,14 +212,13 @@ class Poller:
         self._hosts.most = 1024 + 2 * len(targets)
         self._covers = {url: lives for url, lives in self._covers.items() if url in urls}
         self._dumb = {url: until_s for url, until_s in self._dumb.items() if until_s > now_s}
-        others = (
-            [target for target in targets if target.rank not in watched] if watched else [*targets]
-        )
-        if self._left:
-            others.sort(key=lambda target: target.rank not in self._left)
         todo: list[_Questions | Target] = []
+        others = [*targets]
         if watched:
             todo += [target for target in targets if target.rank in watched]
+            others = [target for target in targets if target.rank not in watched]
+        if self._left:
+            others.sort(key=lambda target: target.rank not in self._left)
         if self._planned is None or self._planned[0] != others:
             self._planned = others, self._plan(others)
         todo.extend(self._planned[1])
@@ -236,35 +229,31 @@ class Poller:
         observations = tuple(
             [seen.get(t.identity.rank) or _observed(t, _UNASKED, 0.0) for t in targets]
         )
-        self._remember(
-            {
-                observation.rank: observation.outcome.reason
-                for observation in observations
-                if isinstance(observation.outcome, Unreachable)
-            }
-        )
+        self._remember(observations)
         return observations
 
-    def _remember(self, failed: Mapping[RankName, Failure]) -> None:
+    def _remember(self, observations: Iterable[Observation]) -> None:
         """Remember targets that were not asked, and those that did not answer in time."""
-        before = self._silent
+        failed = {
+            seen.rank: seen.outcome.reason
+            for seen in observations
+            if isinstance(seen.outcome, Unreachable)
+        }
         self._left = frozenset(rank for rank, why in failed.items() if why is Failure.UNASKED)
         late = {rank for rank, why in failed.items() if why is Failure.TIMEOUT}
-        self._silent = frozenset(late | (self._left & before))
-
-    def _speaks_for(self, who: Identity, url: str) -> tuple[Host, str | None, str | None]:
-        """A key: ranks that have it in common may report each other.
-
-        The address counts because a rank may claim any host name. The token counts because a rank
-        must not speak for ranks whose token it need not know.
-        """
-        return who.host, _address(url), self._fetcher.tokens.of(who.group)
+        self._silent = frozenset(late | (self._left & self._silent))
 
     def _plan(self, targets: Sequence[Target]) -> list[_Questions]:
         """Choose whom to ask: one WorkerServer of each host, and another one for the ranks of the
         host that the first did not know (another container, another run directory).
         """
-        hosts = grouped((self._speaks_for(each.identity, each.url), each) for each in targets)
+        # ranks may report each other if they have all of this in common: the address, because a
+        # rank may claim any host name; the token, because a rank must not speak for ranks whose
+        # token it need not know
+        token_of = self._fetcher.tokens.of
+        hosts = grouped(
+            ((t.identity.host, _address(t.url), token_of(t.identity.group)), t) for t in targets
+        )
         plan: list[_Questions] = []
         for members in hosts.values():
             uncovered = {target.identity.life: target for target in members}
@@ -307,16 +296,22 @@ class Poller:
         took_s = round(time.monotonic() - began, 6)  # more digits only fill the journal
         return _observed(target, outcome, took_s)
 
-    async def _record(self, target: Target, end: float) -> FlightRecord | Unreachable:
-        question = _question(target, PATH_FLIGHT_RECORDER, end, RECORD_MAX_BYTES)
-        said = await _ask(self._fetcher, question, lambda raw: parse_flight_record(json.loads(raw)))
-        return _recognise(target, said)
+    async def _each(
+        self, targets: Sequence[Target], path: str, most: int, parse: Callable[[Any], T], end: float
+    ) -> dict[RankName, T | Unreachable]:
+        """The answers of these ranks, read by `parse`."""
 
-    async def _steps(self, target: Target, end: float) -> StepLog | Unreachable:
-        question = _question(target, PATH_STEPS, end, STEPS_MAX_BYTES)
-        said = await _ask(self._fetcher, question, lambda raw: parse_steps(json.loads(raw)))
-        log = _recognise(target, said)
-        return with_pauses(log) if isinstance(log, StepLog) else log
+        async def ask(target: Target) -> T | Unreachable:
+            question = _question(target, path, end, most)
+            said = await _ask(self._fetcher, question, lambda raw: parse(json.loads(raw)))
+            return _recognise(target, said)
+
+        answers = await asyncio.gather(*map(ask, targets))
+        return dict(zip((target.rank for target in targets), answers, strict=True))
+
+
+def _parse_pauses(data: Any) -> StepLog:
+    return with_pauses(parse_steps(data))
 
 
 def _question(target: Target, path: str, end: float, max_bytes: int) -> Question:

@@ -33,12 +33,12 @@ from lightkeeper.monitor.model.eviction import (
     QuarantineEvent,
     Scope,
 )
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, group_of
 from lightkeeper.monitor.model.observation import Pause
 from lightkeeper.monitor.model.plain import from_plain, to_plain
 from lightkeeper.monitor.model.quarantine import HostRecord, length_s, note_on, records
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.store.store import Store
 
 log = logging.getLogger(__name__)

@@ -176,7 +176,8 @@ class Registry:
         """Restored as ranks that trained, and not heard by this monitor."""
         self._goes_on = False
         """True if one of these has answered, alive: their run is not over."""
-        self._run: Run | None = None
+        self.run: Run | None = None
+        """The run of the ranks that are registered now; the last one, if there are none."""
         self._dead: set[RankName] = set()
         self._gone: set[RankName] = set()
         """Ranks at whose address nobody, or somebody else, listens."""
@@ -202,16 +203,16 @@ class Registry:
         self._strange: dict[str, float] = {}
         """By client address: when it last tried to register without the right token."""
 
-    def restore(self, bodies: Sequence[Mapping[str, Any]], run: Run | None = None) -> int:
+    def restore(self, bodies: Sequence[Mapping[str, Any]], run: Run | None = None) -> None:
         """Add targets that an earlier or another monitor saved, if their rank is not known here.
 
         Each has one lease to answer or to renew, without the grace: nobody knows for how long
         the monitor was away.
         """
-        heard_s, restored = self._clock.now_s() - LAPSE_GRACE_S, 0
+        heard_s = self._clock.now_s() - LAPSE_GRACE_S
         with self._lock:
-            if run is not None and self._run is None:
-                self._run = replace(run, trend=())
+            if run is not None and self.run is None:
+                self.run = replace(run, trend=())
         for body in bodies:
             try:
                 target, superseded = target_from_json(body, heard_s)
@@ -224,8 +225,6 @@ class Registry:
                     self._put(target)
                     self._superseded[target.rank] = superseded
                     self._unheard |= {target.rank} if target.trained_as else set()
-                    restored += 1
-        return restored
 
     def save_all(self, stored: Sequence[Mapping[str, Any]]) -> None:
         """Write every target that the store lacks or has differently: this monitor writes now."""
@@ -323,7 +322,7 @@ class Registry:
         self._store.save_target(rank, body)
 
     def _outlived(self, target: Target, old: Target | None) -> Registered | None:
-        """Put off the elder of two incarnations; returns True if that is the one that asks."""
+        """Put off the elder of two incarnations; refuse the one that asks if that is it."""
         if old is None:
             return None
         elder = target if older(target, old) else old
@@ -466,9 +465,9 @@ class Registry:
         """
         ended, itself = self._dead | self._gone, {target.rank}
         others = len(self._targets) - (target.rank in self._targets)
-        if self._run is None or (new and len(ended - itself) == others):
+        if self.run is None or (new and len(ended - itself) == others):
             everybody = self._targets.values()
-            if self._run is None or not any(same_launch(other, target) for other in everybody):
+            if self.run is None or not any(same_launch(other, target) for other in everybody):
                 self._new_run(target)
                 for rank in self._targets.keys() - itself:
                     self._leave_behind(rank)
@@ -486,22 +485,17 @@ class Registry:
     def _new_run(self, target: Target) -> None:
         now_s = self._clock.now_s()
         moment = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%d-%H%M%S")
-        again = self._run is not None and self._run.id == moment
+        again = self.run is not None and self.run.id == moment
         name = RunId(f"{moment}-2" if again else moment)
-        self._run = Run(name, target.identity.job, now_s, bringer=target.bringer)
+        self.run = Run(name, target.identity.job, now_s, bringer=target.bringer)
         self._lapsed.clear()
         self._unheard.clear()
         self._goes_on = False
-        self._store.save_run(self._run)
-
-    @property
-    def run(self) -> Run | None:
-        """The run of the ranks that are registered now; the last one, if there are none."""
-        return self._run
+        self._store.save_run(self.run)
 
     def run_age_s(self) -> float:
         """How long ago the run began; 0: there is none."""
-        return 0.0 if self._run is None else max(0.0, self._clock.now_s() - self._run.began_s)
+        return 0.0 if self.run is None else max(0.0, self._clock.now_s() - self.run.began_s)
 
     def _put(self, target: Target) -> None:
         rank, identity = target.rank, target.identity
@@ -616,7 +610,7 @@ class Registry:
                 for seen in observations
                 if self._is_current(seen.identity)
             )
-            return still, self._run
+            return still, self.run
 
     def _as_it_was(self, seen: Observation) -> Observation:
         """Add what a rank that no longer answers sent while it ended, and, if this monitor never
@@ -654,7 +648,7 @@ class Registry:
     def _part_runs(self, first: Target) -> None:
         """Begin a run if all that are dead died before the first of the living was born."""
         over = all(over_before(self._targets[rank], first) for rank in self._dead)
-        if over and self._run is not None and self._run.began_s < (first.born_s or 0.0):
+        if over and self.run is not None and self.run.began_s < (first.born_s or 0.0):
             self._new_run(first)
             for rank in tuple(self._dead):
                 self._leave_behind(rank)
@@ -665,23 +659,20 @@ class Registry:
 
     def expire(self) -> tuple[Target, ...]:
         """Drop and return the targets that have been silent for their lease and the grace."""
-        now_s = self._clock.now_s()
+        now_s, twice = self._clock.now_s(), self._unheard if self._goes_on else set()
         with self._lock:
-            silent = tuple(
-                target
-                for target in self._targets.values()
-                if now_s - self._heard_s(target) > target.lease_s + self._grace_s(target.rank)
-            )
+            silent = []
+            for target in self._targets.values():
+                # those that were restored without it and are missing from their run: twice
+                grace_s = LAPSE_GRACE_S * (2 if target.rank in twice else 1)
+                if now_s - self._heard_s(target) > target.lease_s + grace_s:
+                    silent.append(target)
             for target in silent:
                 self._drop(target.rank)
                 self._lapsed[target.rank] = target
             for rank in list(self._lapsed)[:-PAST_KEPT]:
                 del self._lapsed[rank]
-        return silent
-
-    def _grace_s(self, rank: RankName) -> float:
-        """Twice for one that was restored without it, and is missing from its run."""
-        return LAPSE_GRACE_S * (2 if self._goes_on and rank in self._unheard else 1)
+        return tuple(silent)
 
     def lapsed(self, group: GroupName) -> tuple[Target, ...]:
         """The targets of a group that were dropped for their silence, and nobody has replaced."""

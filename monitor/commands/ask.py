@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import requests
 from urllib3.exceptions import NameResolutionError
@@ -29,6 +30,11 @@ from lightkeeper.worker_server import home
 T = TypeVar("T")
 STATUS: Final = "/v1/status"
 _TIMEOUT_S: Final = 10.0
+
+
+def path_to(*parts: str) -> str:
+    """`/v1/incidents/inc-1/ack`; a part is one part of the path, whatever is in it."""
+    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
 
 def login() -> str:

@@ -7,13 +7,12 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
-from lightkeeper.monitor.commands.ask import Monitor, changing
+from lightkeeper.monitor.commands.ask import Monitor, changing, path_to
 from lightkeeper.monitor.commands.command import CommandError, command
 
 _DATA: Final = (
@@ -41,9 +40,8 @@ class Tools:
 
     def _get(self, *parts: str, **asked: Any) -> bytes:
         given = {name: value for name, value in asked.items() if value not in ("", 0)}
-        path = "/v1/" + "/".join(quote(part, safe="") for part in parts)
         try:
-            return self._monitor.read(path, **given)
+            return self._monitor.read(path_to(*parts), **given)
         except CommandError as exc:
             raise ToolError(exc.message) from exc
 

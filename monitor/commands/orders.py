@@ -1,21 +1,30 @@
-"""Actions by hand: `lightkeeper evict`, `pause`, `quarantine` of hosts and groups."""
+"""What people do: `lightkeeper evict`, `pause`, `quarantine`, `silence`, `incidents ack` ..."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
-from urllib.parse import quote
 
 import click
 from rich.text import Text
 
-from lightkeeper.monitor.commands.ask import Monitor, asking, changing, login, show_answer, tell
+from lightkeeper.monitor.commands.ask import (
+    Monitor,
+    asking,
+    changing,
+    login,
+    path_to,
+    show_answer,
+    tell,
+)
 from lightkeeper.monitor.commands.command import (
     DONE,
     FAILED,
     CommandError,
+    F,
     as_json,
     command,
     gathered,
@@ -30,8 +39,8 @@ def _path(host: str | None, group: str | None) -> str:
     if (host is None) == (group is None):
         raise CommandError("name a host, or a group with --group NAME")
     if group is not None:
-        return f"/v1/quarantine/groups/{quote(group, safe='')}"
-    return f"/v1/quarantine/{quote(host or '', safe='')}"
+        return path_to("quarantine", "groups", group)
+    return path_to("quarantine", host or "")
 
 
 _named: Final = gathered(
@@ -41,15 +50,14 @@ _named: Final = gathered(
     option("--group", metavar="NAME", help="a replica group instead of a host"),
 )
 _author: Final = option(
-    "--author", default=login, show_default="your login",
-    help="who asks, as people know you",
-)  # fmt: skip
-_WHY: Final = "why, for those who come later"
+    "--author", default=login, show_default="your login", help="who asks, as people know you"
+)
+_reason: Final = partial(option, "--reason", help="why, for those who come later")
 
 
 @command()
 @_named
-@option("--reason", required=True, help=_WHY)
+@_reason(required=True)
 @option("--hours", type=float, help="for how long (default: until released)")
 @option("--incident", "incident_id", metavar="ID", help="the incident that shows why")
 @_author
@@ -67,7 +75,7 @@ def add(*, monitor: Monitor, path: str, as_json: bool, **body: Any) -> None:
 
 @command()
 @_named
-@option("--reason", help=_WHY)
+@_reason()
 @_author
 @as_json
 @changing
@@ -113,7 +121,7 @@ def history(*, monitor: Monitor, path: str, as_json: bool) -> None:
 
 
 @command()
-@option("--reason", required=True, help=_WHY)
+@_reason(required=True)
 @option("--hours", type=float, help="for how long (default: until resumed)")
 @as_json
 @changing
@@ -145,6 +153,142 @@ def resume(*, monitor: Monitor, as_json: bool) -> None:
     tell(said, "resumed: evictions are decided again", "green", as_json=as_json)
 
 
+# -- the work on incidents, and silences ----------------------------------------------------------
+
+
+def _on_one(called: F) -> Callable[..., Any]:
+    """Options of what is said about one incident."""
+    said: Callable[..., Any] = click.argument("id")(_author(as_json(changing(called))))
+    return said
+
+
+def _say(act: str, id: str, monitor: Monitor, *, as_json: bool, **body: Any) -> None:  # noqa: A002
+    said = monitor.ask(path_to("incidents", id, act), method="POST", body=body)
+    tell(said, f"{act}: {said['incident_id']}", as_json=as_json)
+
+
+@command()
+@_on_one
+@_reason()
+def ack(**said: Any) -> None:
+    """Say that you look after an incident.
+
+    examples:
+      lightkeeper incidents ack not_ent                 the beginning of its id will do
+      lightkeeper incidents ack not_ent --reason "the switch again"
+
+    The monitor continues as before. An incident that a person has resolved is open again.
+    """
+    _say("ack", **said)
+
+
+@command()
+@_on_one
+@click.argument("to", metavar="WHOM")
+def assign(**said: Any) -> None:
+    """Give an incident to somebody.
+
+    examples:
+      lightkeeper incidents assign not_ent bob
+    """
+    _say("assign", **said)
+
+
+@command()
+@_on_one
+@click.argument("text")
+def comment(**said: Any) -> None:
+    """Write a line under an incident.
+
+    examples:
+      lightkeeper incidents comment not_ent "its disk is changed: ticket 4711"
+    """
+    _say("comment", **said)
+
+
+@command("resolve")
+@_on_one
+@option("--reason", required=True, help="why it needs no attention any more")
+def resolve_incident(**said: Any) -> None:
+    """Close an incident for people; messages about it end.
+
+    examples:
+      lightkeeper incidents resolve not_ent --reason "a debugger, on purpose"
+      lightkeeper incidents resolve absent-rg_2 --reason "the node is returned"
+
+    A fault that is still there is judged, held or evicted as before; if it goes and is
+    seen again, that is a new incident. A missing group, or lost progress, ends by this itself.
+    """
+    _say("resolve", **said)
+
+
+@command()
+@_on_one
+@click.argument("right", type=bool, metavar="true|false")
+@_reason()
+def label(**said: Any) -> None:
+    """Say whether the accusation was right; precision is computed from these labels.
+
+    examples:
+      lightkeeper incidents label not_ent true
+      lightkeeper incidents label straggl false --reason "longer sequences, by design"
+    """
+    _say("label", **said)
+
+
+@command("add")
+@option("--kind", metavar="KIND", help="kind of fault")
+@option("--group", metavar="NAME", help="replica group")
+@option("--host", metavar="NAME", help="host")
+@option("--rank", metavar="NAME", help="rank")
+@option("--run", metavar="RUN", help="run (get runs)")
+@option("--hours", type=float, required=True, help="for how long")
+@_reason(required=True)
+@_author
+@as_json
+@changing
+def add_silence(*, monitor: Monitor, as_json: bool, **body: Any) -> None:
+    """Send no messages about what matches, for a time.
+
+    examples:
+      lightkeeper silence add --host 'rack7-*' --hours 2 --reason "switch firmware"
+      lightkeeper silence add --kind straggler --group rg_3 --hours 8 --reason "known slow disk"
+
+    Every matcher must fit everything that an incident accuses; * and ? are wildcards. If an
+    incident was announced before, so is its end. Evictions continue.
+    """
+    body = {key: value for key, value in body.items() if value is not None}
+    said = monitor.ask("/v1/silences", method="POST", body=body)
+    tell(said, f"silenced: {said['silence']['id']}", as_json=as_json)
+
+
+@command("list")
+@as_json
+@asking
+def list_silences(*, monitor: Monitor, as_json: bool) -> None:
+    """Silences in force now.
+
+    examples:
+      lightkeeper silence list
+    """
+    show_answer(monitor, "/v1/silences", as_json=as_json)
+
+
+@command("end")
+@click.argument("id")
+@_author
+@as_json
+@changing
+def end_silence(*, monitor: Monitor, id: str, as_json: bool, author: str) -> None:  # noqa: A002
+    """End a silence before its time.
+
+    examples:
+      lightkeeper silence end silence-1795830642400
+    """
+    said = monitor.ask(path_to("silences", id), method="DELETE", body={"author": author})
+    tell(said, f"ended: {id}", as_json=as_json)
+
+
 # -- `lightkeeper evict GROUP`: evict a replica group now, and watch it go ------------------------
 
 NOT_YET: Final = 3
@@ -153,7 +297,7 @@ _LOOK_S: Final = 0.5
 
 @command()
 @click.argument("group")
-@option("--reason", default="asked for by hand", help="why, for those who come later")
+@_reason(default="asked for by hand")
 @option("--yes", is_flag=True, help="do not ask first")
 @option("--wait", "wait_s", type=float, default=120.0, metavar="SECONDS",
         help="how long to watch it; 0: end as soon as it is asked for")  # fmt: skip
@@ -180,24 +324,26 @@ def evict(
     if not yes:
         _confirm(chosen, only=only)
     body = {"reason": reason, "author": login()}
-    path = f"/v1/groups/{quote(group, safe='')}/evict"
-    said = monitor.ask(path, method="POST", body=body)
-    if not as_json:
-        ends = f"; this ends the job, {clean(group)} is its only group" if only else ""
-        console().print(Text(f"evicting {clean(group)}: {clean(said['incident_id'])}{ends}"))
-        if said.get("note"):
-            console().print(Text(clean(str(said["note"]))))
-    step = len if as_json else lambda line: console().print(Text(f"  {line}"))
-    last = _follow(monitor, str(said["incident_id"]), wait_s, step)
+    said = monitor.ask(path_to("groups", group, "evict"), method="POST", body=body)
+
+    def show(line: str, style: str = "") -> None:
+        if not as_json:
+            console().print(Text(line, style))
+
+    ends = f"; this ends the job, {clean(group)} is its only group" if only else ""
+    show(f"evicting {clean(group)}: {clean(said['incident_id'])}{ends}")
+    if said.get("note"):
+        show(clean(str(said["note"])))
+    last = _follow(monitor, str(said["incident_id"]), wait_s, lambda line: show(f"  {line}"))
     failed, out, gone = last.get("failed"), last.get("confirmed"), last.get("gone_s") is not None
     if as_json:
         print_json({**said, "eviction": last or None})
     elif failed:
-        console().print(Text(f"it is not out: {clean(str(failed))}", "bold red"))
+        show(f"it is not out: {clean(str(failed))}", "bold red")
     elif out:
-        console().print(Text(f"it is out: {clean(str(out))}", "green"))
+        show(f"it is out: {clean(str(out))}", "green")
     elif gone:
-        console().print(Text("its processes are gone: nothing is left to evict", "green"))
+        show("its processes are gone: nothing is left to evict", "green")
     if failed:
         return FAILED
     return DONE if out or gone or not wait_s else NOT_YET

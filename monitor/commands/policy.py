@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from lightkeeper.monitor.commands import ask
-from lightkeeper.monitor.commands.ask import Monitor, asking, changing, login, tell
+from lightkeeper.monitor.commands.ask import Monitor, asking, changing, login, show_answer, tell
 from lightkeeper.monitor.commands.command import (
     DONE,
     FILE,
@@ -60,7 +59,7 @@ def check_policy(*, files: tuple[Path, ...], as_json: bool) -> int:
 @asking
 def show_policy(*, monitor: Monitor, as_json: bool) -> None:
     """The policy in force, and who set each part."""
-    ask.show_answer(monitor, "/v1/policy", as_json=as_json)
+    show_answer(monitor, "/v1/policy", as_json=as_json)
 
 
 @command()
@@ -73,7 +72,7 @@ def reload_policy(*, monitor: Monitor, as_json: bool) -> None:
       lightkeeper policy reload --token-file token
     """
     body = {"author": login()}
-    ask.show_answer(monitor, "/v1/policy/reload", as_json=as_json, method="POST", body=body)
+    show_answer(monitor, "/v1/policy/reload", as_json=as_json, method="POST", body=body)
 
 
 def refused(exc: PolicyError) -> CommandError:

@@ -90,19 +90,17 @@ def show_checks(name: str, checks: Sequence[Mapping[str, Any]], *, as_json: bool
     if as_json:
         print_json({"schema": 1, name: checks})
     else:
-        show_table(console(), "", [*next(iter(checks), ())], [[*row.values()] for row in checks])
+        show_table(console(), [*next(iter(checks), ())], [[*row.values()] for row in checks])
     return DONE if all(row["ok"] for row in checks) else FAILED
 
 
-def show_table(
-    out: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]
-) -> None:
-    """Its title only on a terminal. States and healths are coloured."""
+def show_table(out: Console, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """States and healths are coloured."""
     # most commands print lines that the monitor laid out
     from lightkeeper.monitor.show.terminal.tables import Column, table  # noqa: PLC0415
 
     named = [Column(name, itemgetter(at)) for at, name in enumerate(columns)]
-    show_lines(out, [*([title, ""] if title and out.is_terminal else []), *table(named, rows)])
+    show_lines(out, table(named, rows))
 
 
 def text(value: str, style: str = "") -> Text:

@@ -91,7 +91,6 @@ class Journey:
         return {**rules, **{name: (getattr(live, name), new) for name, new in self.changes.items()}}
 
     def versions(self) -> list[str]:
-        """Versions that wrote the files."""
         return sorted({file.head.version for file in self.opened})
 
     def take(self, replayed: Replayed) -> None:
@@ -180,7 +179,7 @@ def _print_story(out: Console, incident: Incident, account: Account) -> None:
         (utc(at_s), f"{at_s - began_s:+.1f} s", to, reason)
         for at_s, to, reason in sorted(lines, key=lambda line: line[0])
     ]
-    show_table(out, "", ("when", "after", "to", "why"), rows)
+    show_table(out, ("when", "after", "to", "why"), rows)
 
 
 # -- what if ---------------------------------------------------------------------------------

@@ -78,8 +78,7 @@ def read_group_tokens(group_tokens: Path | None) -> Mapping[GroupName, str]:
         CommandError: the file cannot be read, is open to others, or has a bad line.
     """
     tokens: dict[GroupName, str] = {}
-    path = group_tokens
-    if path is None:
+    if (path := group_tokens) is None:
         return tokens
     text = read_text(path)
     if home.is_open(path.stat()):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import quote
 
 import click
 
-from lightkeeper.monitor.commands.ask import STATUS, Monitor, asking, show_answer
+from lightkeeper.monitor.commands.ask import STATUS, Monitor, asking, path_to, show_answer
 from lightkeeper.monitor.commands.command import DONE, F, Within, as_json, command, option
 
 # -- `lightkeeper get ranks`, `groups` and `hosts`: all, or those that pass the filters ------------
@@ -198,4 +197,4 @@ def show_incident(*, monitor: Monitor, id: str, as_json: bool) -> None:  # noqa:
     exit status: 0 done, 1 no such incident or no monitor, 2 wrong arguments
     docs/offline.md says what its cost is.
     """
-    show_answer(monitor, f"/v1/incidents/{quote(id, safe='')}", as_json=as_json)
+    show_answer(monitor, path_to("incidents", id), as_json=as_json)

@@ -44,19 +44,9 @@ class IncidentAccount:
 
 
 def account(
-    incident: Incident,
-    rows: Sequence[Decision],
-    lost: float | None,
-    now_s: float,
+    incident: Incident, rows: Sequence[Decision], lost: float | None, now_s: float
 ) -> IncidentAccount:
-    """The account of this incident.
-
-    Args:
-        incident: as it is now.
-        rows: its decisions, oldest first.
-        lost: what it cost, in rank-seconds; None: not known.
-        now_s: unix time.
-    """
+    """`rows`: its decisions, oldest first; `lost`: its cost in rank-seconds; None: not known."""
     ruled = rulings(rows)
     marks = incident.milestones
     asked = marks.evict_asked_s is not None or bool(taken_up(rows))

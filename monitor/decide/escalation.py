@@ -97,14 +97,7 @@ that were out of sight."""
 
 
 def handle(eviction: Eviction, event: Event, now_s: float, deps: EvictionDeps) -> Move:
-    """The eviction after an event, and what to do; an unexpected event changes nothing.
-
-    Args:
-        eviction: as it was.
-        event: what has happened.
-        now_s: Unix time.
-        deps: what this monitor can use.
-    """
+    """The eviction after an event, and what to do; an unexpected event changes nothing."""
     if isinstance(event, LighthouseSeen):
         return _seen(eviction, event, now_s, deps), ()
     if isinstance(event, Interrupted):
@@ -398,7 +391,6 @@ def _reviewed(eviction: Eviction, event: Reviewed, now_s: float) -> Eviction:
 
 
 def _over_with(eviction: Eviction, incident: Incident, now_s: float) -> Eviction:
-    """It ends as its incident has."""
     why, left_s = incident.resolution or "its incident is over", incident.milestones.left_quorum_s
     if eviction.taken_up and left_s is not None and left_s >= eviction.at_s:
         return _confirmed(replace(eviction, gone_s=now_s), why, why, now_s)
@@ -411,12 +403,10 @@ def _lives(accused: Iterable[Accused], snapshot: Snapshot) -> Sequence[bool | No
     lives: list[bool | None] = []
     for suspect in accused:
         observation = seen.get(suspect.rank)
-        if observation is None:
-            lives.append(None)
-        elif observation.identity.incarnation != suspect.incarnation:
+        report = None if observation is None else observation.report
+        if observation is not None and observation.identity.incarnation != suspect.incarnation:
             lives.append(False)
         else:
-            report = observation.report
             lives.append(None if report is None else report.process.alive)
     return lives
 

@@ -232,8 +232,8 @@ class Case:
         alternatives = f" (or {', '.join(others[:3])})" if others else ""
         return f"To evict it yourself: lightkeeper evict {first}{alternatives}"
 
-    def then(self, promise: str) -> str:
-        """What happens next, and what a person can do.
+    def objection(self, reason: str, promise: str) -> Objection:
+        """Why not, what happens next, and what a person can do.
 
         `promise`: what happens in a job in which this group may be evicted at all.
         """
@@ -243,7 +243,7 @@ class Case:
             promise = f"The policy never evicts for {self.incident.kind}"
         elif self.only_observed:
             promise = "Nobody is evicted in observe mode"
-        return _said(promise, self.by_hand)
+        return Objection(reason, _said(promise, self.by_hand))
 
     @property
     def tie(self) -> tuple[GroupName, ...]:
@@ -321,36 +321,35 @@ def unsure(case: Case) -> Objection | None:
         if case.fleet.now_s >= due_s:
             return None
         promise = f"{case.group} may be evicted from {utc_moment(due_s)} on (tie_break_s)"
-        return Objection(f"one of {listed(case.tie)} has to be evicted", case.then(promise))
+        return case.objection(f"one of {listed(case.tie)} has to be evicted", promise)
     doubt = "no rank can be named"
     if candidates:
         doubt = f"cannot tell whether it is {listed(candidates, last='or')}"
     if len(candidates) == 1:
         doubt = f"it is not certain that it is {candidates[0]}"
-    return Objection(
+    return case.objection(
         case.incident.verdict.spare or doubt,
-        case.then("A group may be evicted once the evidence names a rank"),
+        "A group may be evicted once the evidence names a rank",
     )
 
 
 def spared(case: Case) -> Objection | None:
     """The verdict itself says why an eviction would not fix it."""
     why = case.incident.verdict.spare
-    return Objection(why, case.then("An eviction would not fix it")) if why else None
+    return case.objection(why, "An eviction would not fix it") if why else None
 
 
 def already_gone(case: Case) -> Objection | None:
     """The group left by itself."""
     view, incident = case.view, case.incident
-    nothing = NOBODY_LEFT
     if view is None:
-        return Objection(f"{case.group} is no longer registered", nothing)
+        return Objection(f"{case.group} is no longer registered", NOBODY_LEFT)
     if (
         incident.replica_ids
         and view.replica_id is not None
         and view.replica_id not in incident.replica_ids
     ):
-        return Objection(f"{case.group} is another process by now", nothing)
+        return Objection(f"{case.group} is another process by now", NOBODY_LEFT)
     dies = incident.kind in (Kind.DEAD, Kind.MISMATCH)  # gloo ends ranks at a mismatch
     away = case.fleet.lighthouse_away is not None
     beats = view.heartbeat_age_s is not None and view.heartbeat_age_s < _BEATS_S
@@ -369,7 +368,7 @@ def _out_of_sight(case: Case) -> Objection | None:
         return Objection(why, _IF_IT_BEATS)
     if case.fleet.now_s >= due_s:
         return None
-    return Objection(why, case.then(f"Its scheduler is asked to end it at {utc_moment(due_s)}"))
+    return case.objection(why, f"Its scheduler is asked to end it at {utc_moment(due_s)}")
 
 
 def not_worth_it(case: Case) -> Objection | None:
@@ -380,12 +379,9 @@ def not_worth_it(case: Case) -> Objection | None:
     if incident.kind is not Kind.STRAGGLER or lost_s > price.seconds:
         return None
     measured = f", measured on {price.evictions}" if price.evictions else ""
-    return Objection(
+    return case.objection(
         f"it has cost less than an eviction would ({seconds(price.seconds)}{measured})",
-        case.then(
-            f"It may be evicted once it has cost more than {seconds(price.seconds)} "
-            "(eviction_cost_s)"
-        ),
+        f"It may be evicted once it has cost more than {seconds(price.seconds)} (eviction_cost_s)",
     )
 
 
@@ -407,7 +403,7 @@ def wants_person(case: Case) -> Objection | None:
 def traced(case: Case) -> Objection | None:
     """Somebody traces one of its ranks: that may be what holds it up."""
     why = "" if case.view is None else case.view.traced
-    return Objection(why, case.then("It may be evicted once they let go")) if why else None
+    return case.objection(why, "It may be evicted once they let go") if why else None
 
 
 def crash_loop(case: Case) -> Objection | None:
@@ -415,12 +411,10 @@ def crash_loop(case: Case) -> Objection | None:
     why = _came_again(case)
     if case.incident.verdict.stops or not why:
         return None
-    return Objection(
+    return case.objection(
         why,
-        case.then(
-            "A person fixes the program, or it may be evicted after "
-            f"{seconds(case.config.crash_loop_memory_s)} without this fault (crash_loop_memory_s)"
-        ),
+        "A person fixes the program, or it may be evicted after "
+        f"{seconds(case.config.crash_loop_memory_s)} without this fault (crash_loop_memory_s)",
     )
 
 
@@ -476,7 +470,7 @@ def self_doubt(case: Case) -> Objection | None:
     why = case.fleet.doubt
     if why is None:
         return None
-    return Objection(why, case.then("It may be evicted once the monitor is well again"))
+    return case.objection(why, "It may be evicted once the monitor is well again")
 
 
 def lighthouse_away(case: Case) -> Objection | None:
@@ -487,9 +481,9 @@ def lighthouse_away(case: Case) -> Objection | None:
     missing = case.fleet.without_lighthouse.get(case.incident.id, "")
     if missing is None:
         return None
-    return Objection(
+    return case.objection(
         f"cannot see the quorum: {why}" + (f"; {missing}" if missing else ""),
-        case.then("Start the Lighthouse again: it may be evicted once that answers"),
+        "Start the Lighthouse again: it may be evicted once that answers",
     )
 
 
@@ -508,12 +502,10 @@ def breaker(case: Case) -> Objection | None:
             causes.add(min(dead) if dead else group)
     if len(causes) <= allowed:
         return None
-    return Objection(
+    return case.objection(
         f"{len(causes)} of {len(fleet.groups)} groups are accused at once, {allowed} at most",
-        case.then(
-            "Look at what they have in common: network, storage, a new version. It may be evicted "
-            f"when at most {allowed} is accused (breaker_share)"
-        ),
+        "Look at what they have in common: network, storage, a new version. It may be evicted "
+        f"when at most {allowed} is accused (breaker_share)",
     )
 
 
@@ -535,9 +527,9 @@ def min_replicas(case: Case) -> Objection | None:
     promise = f"It may be evicted once {others} healthy"
     if len(case.fleet.groups) == 1:
         promise = f"{case.group} is the only group: an eviction would end the job"
-    return Objection(
+    return case.objection(
         f"{healthy} healthy groups would remain, at least {least} must ({source})",
-        case.then(promise),
+        promise,
     )
 
 
@@ -579,7 +571,7 @@ def _used_up(
     if limit:
         free = f"It may be evicted from {utc_moment(recent_s[-limit] + HOUR_S)} on"
     reason = f"{limit} evictions an hour{whose} are used up"
-    return Objection(reason, case.then(f"{free} ({option})"))
+    return case.objection(reason, f"{free} ({option})")
 
 
 def cool_down(case: Case) -> Objection | None:
@@ -590,9 +582,9 @@ def cool_down(case: Case) -> Objection | None:
     if not lately or case.takes_nobody or case.goes_with(groups):
         return None
     last_s = max(eviction.asked_s for eviction in lately)
-    return Objection(
+    return case.objection(
         f"the last eviction is less than {seconds(wait_s)} ago",
-        case.then(f"It may be evicted from {utc_moment(last_s + wait_s)} on (cool_down_s)"),
+        f"It may be evicted from {utc_moment(last_s + wait_s)} on (cool_down_s)",
     )
 
 
@@ -602,9 +594,9 @@ def paused(case: Case) -> Objection | None:
     if pause is None:
         return None
     ends = "" if pause.until_s is None else f"The pause ends at {utc_moment(pause.until_s)}. "
-    return Objection(
+    return case.objection(
         f"paused by {pause.author} ({pause.reason}): would {case.act}",
-        case.then(f"{ends}To end it now: lightkeeper resume"),
+        f"{ends}To end it now: lightkeeper resume",
     )
 
 
@@ -767,15 +759,13 @@ def _quarantine(case: Case) -> tuple[Host, ...]:
 def _elsewhere(case: Case) -> bool:
     """True if the same line of the program failed on two other hosts: it is the program then."""
     signature, hosts = case.incident.signature, case.incident.hosts
-    return (
-        bool(signature)
-        and sum(
-            any(before.signature == signature and not before.verdict.blamed for before in past)
-            for host, past in case.fleet.faults.items()
-            if host not in hosts
-        )
-        > 1
-    )
+    elsewhere = [
+        host
+        for host, past in case.fleet.faults.items()
+        if host not in hosts
+        and any(before.signature == signature and not before.verdict.blamed for before in past)
+    ]
+    return bool(signature) and len(elsewhere) > 1
 
 
 def _before(case: Case, host: Host) -> bool:

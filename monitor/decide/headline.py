@@ -15,7 +15,7 @@ from statistics import median
 from typing import Final
 
 from lightkeeper.monitor.decide.tempo import median_step_s
-from lightkeeper.monitor.decide.view import Ended, View, ended_of
+from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import IncidentId, group_of
 from lightkeeper.monitor.model.verdict import Kind, RankHealth
@@ -37,34 +37,29 @@ SICK: Final = (RankHealth.DEAD, RankHealth.UNREACHABLE, RankHealth.STALLED, Rank
 
 
 class JobState(StrEnum):
-    WAITING = "waiting"  # no rank was ever seen
-    STARTING = "starting"  # no step is committed yet
-    WATCHING = "watching"  # ranks answer, but none reports its steps
-    TRAINING = "training"
-    DISTURBED = "disturbed"  # it trains, but something is wrong
-    LATE = "late"  # the next commit is overdue, but not long enough to say that training stopped
-    PAUSING = "pausing"  # no commits, and a rank says why: a checkpoint, an evaluation
-    STALLING = "stalling"  # no commits, and the culprit is not known yet
-    STOPPED = "stopped"  # no commits, and an incident says why
-    FINISHED = "finished"
-    ENDED = "ended"
-    INTERRUPTED = "interrupted"  # it ended because somebody asked it to
+    """What the job does, how a sentence about it begins, and whether it trains in a word."""
 
+    label: str
+    answer: str
+    """Scripts rely on it."""
 
-_LABELS: Final[Mapping[JobState, str]] = {
-    JobState.WAITING: "Waiting for ranks:",
-    JobState.STARTING: "Starting:",
-    JobState.WATCHING: "Watching:",
-    JobState.TRAINING: "Training:",
-    JobState.DISTURBED: "Training, but",
-    JobState.LATE: "Late:",
-    JobState.PAUSING: "Pausing:",
-    JobState.STALLING: "Stalling:",
-    JobState.STOPPED: "Not training:",
-    JobState.FINISHED: "The job has finished:",
-    JobState.ENDED: "The job has ended:",
-    JobState.INTERRUPTED: "The job was stopped:",
-}
+    def __new__(cls, name: str, label: str, answer: str) -> JobState:
+        state = str.__new__(cls, name)
+        state._value_, state.label, state.answer = name, label, answer
+        return state
+
+    WAITING = "waiting", "Waiting for ranks:", "no"  # no rank was ever seen
+    STARTING = "starting", "Starting:", "starting"  # no step is committed yet
+    WATCHING = "watching", "Watching:", "starting"  # ranks answer, but none reports its steps
+    TRAINING = "training", "Training:", "yes"
+    DISTURBED = "disturbed", "Training, but", "disturbed"  # something is wrong
+    LATE = "late", "Late:", "disturbed"  # the next commit is; too soon to say that training stopped
+    PAUSING = "pausing", "Pausing:", "pausing"  # no commits, and a rank says why: a checkpoint ...
+    STALLING = "stalling", "Stalling:", "stalling"  # no commits, the culprit is not known yet
+    STOPPED = "stopped", "Not training:", "no"  # no commits, and an incident says why
+    FINISHED = "finished", "The job has finished:", "finished"
+    ENDED = "ended", "The job has ended:", "ended"
+    INTERRUPTED = "interrupted", "The job was stopped:", "stopped"  # somebody asked it to end
 
 
 _BEFORE: Final[Mapping[JobState, str]] = {
@@ -100,7 +95,7 @@ class Headline:
     @property
     def label(self) -> str:
         """The state in a few words, as the sentence begins."""
-        return "Training" if self.short else _LABELS[self.state]
+        return "Training" if self.short else self.state.label
 
     @property
     def trains(self) -> bool:
@@ -116,14 +111,12 @@ class _Figures:
     """Over all ranks, in one pass: there may be 10,000."""
 
     step: int | None
-    step_s: float | None
     age_s: float | None
     """Seconds since the latest commit."""
     still_s: float | None
     """Since the last progress: a commit, or a local step; None: before the first."""
     usual_s: float
     """How long that usually takes; 0: not known."""
-    ended: Ended | None
     healths: Counter[RankHealth]
 
 
@@ -134,28 +127,21 @@ def headline_of(view: View) -> Headline:
     still_s, usual_s = _progress(steps, age_s, step_s, view.spent.usual_s)
     seen = _Figures(
         step=max((step.step for step in steps), default=None),
-        step_s=step_s,
         age_s=age_s,
         still_s=still_s,
         usual_s=usual_s,
-        ended=ended_of(view),
         healths=Counter(view.result.rank_health.values()),
     )
-    at_s = None if seen.ended is None else seen.ended.at_s
+    at_s = None if view.ended is None else view.ended.at_s
     words = _words(view, seen)
-    return replace(words, step=seen.step, step_s=seen.step_s, commit_age_s=seen.age_s, at_s=at_s)
+    return replace(words, step=seen.step, step_s=step_s, commit_age_s=age_s, at_s=at_s)
 
 
 def _progress(
     steps: Sequence[StepState], age_s: float | None, step_s: float | None, commit_s: float | None
 ) -> tuple[float | None, float]:
-    """Seconds since the last progress, and how long that usually takes.
-
-    Args:
-        steps: of all ranks.
-        age_s: of the last commit.
-        step_s: usual seconds a step.
-        commit_s: usual seconds a commit.
+    """Seconds since the last progress, and how long that usually takes. `age_s`: of the last
+    commit; `step_s`, `commit_s`: usual seconds a step, and a commit.
     """
     if not any(step.local_steps for step in steps):
         return age_s, max(step_s or 0.0, commit_s or 0.0)  # some attempts are not committed
@@ -167,10 +153,10 @@ def _progress(
 
 
 def _words(view: View, seen: _Figures) -> Headline:
-    if seen.ended is not None:
-        state = JobState.INTERRUPTED if seen.ended.stopped else JobState.ENDED
-        state = JobState.FINISHED if seen.ended.clean else state
-        return Headline(state, seen.ended.says, incident=seen.ended.incident)
+    if (ended := view.ended) is not None:
+        state = JobState.INTERRUPTED if ended.stopped else JobState.ENDED
+        state = JobState.FINISHED if ended.clean else state
+        return Headline(state, ended.says, incident=ended.incident)
     state = _by_commits(view, seen)
     late = state in (JobState.LATE, JobState.STALLING)
     lead = lead_of(view, stops=late)  # a fault that only slows the job does not prevent commits

@@ -62,21 +62,15 @@ class LinkTemplates:
     def of_incident(self, incident: Incident) -> dict[str, str]:
         """An incident of an earlier run has only its own facts: ranks report the current run."""
         end_s = incident.ended_s or self._snapshot.now_s
-        facts_known = {
-            "incident": incident.id,
-            "kind": incident.kind,
-            "trace_id": trace_id(incident.id),
-        }
-        lists = (incident.groups, incident.suspects, incident.hosts)
-        facts_known |= {n: some[0] for n, some in zip(_OF_RANK, lists, strict=True) if some}
         run, facts = self._snapshot.run, {"job": self._job, "run": incident.run}
         if run is not None and incident.run == run.id:
             suspects = map(self._snapshot.by_rank.get, incident.suspects)
             same = (o for o in suspects if o and o.identity.incarnation in incident.incarnations)
             facts = self._facts(next(same, None), incident.groups)
-        return self._filled(
-            {**facts, **facts_known}, incident.began_s - _AROUND_S, end_s + _AROUND_S
-        )
+        lists = (incident.groups, incident.suspects, incident.hosts)
+        facts |= {n: some[0] for n, some in zip(_OF_RANK, lists, strict=True) if some}
+        facts |= {"incident": incident.id, "kind": incident.kind, "trace_id": trace_id(incident.id)}
+        return self._filled(facts, incident.began_s - _AROUND_S, end_s + _AROUND_S)
 
     def of_rank(self, rank: RankName) -> dict[str, str]:
         seen = self._snapshot.by_rank.get(rank)

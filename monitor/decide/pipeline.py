@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 from lightkeeper.monitor.decide.commits import missing_after_s
 from lightkeeper.monitor.decide.guards import (
+    HOUR_S,
     DecisionFacts,
     GroupFacts,
     cost,
@@ -49,7 +50,6 @@ from lightkeeper.monitor.detect.waits import build_wait_graph
 from lightkeeper.monitor.detect.wording import looks
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Decision, Eviction, EvictionState, Ruling
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import (
     GroupName,
@@ -60,6 +60,7 @@ from lightkeeper.monitor.model.names import (
     unseen_name,
 )
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Snapshot, stopped
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import (
     FAULTS,
     SLOWS_ONLY,
@@ -73,25 +74,19 @@ from lightkeeper.monitor.model.verdict import (
 from lightkeeper.monitor.model.wording import listed
 from lightkeeper.worker_server.wire import FINISHED_PHASE, LONG_PHASES, WAITING_PHASE
 
-_HOUR_S: Final = 3600.0
-
 # -- rank health -------------------------------------------------------------------------------
 
 
 def rank_health(
     history: History,
     graph: WaitGraph | None,
-    incidents: Iterable[Incident] = (),
-    victims: Container[RankName] = (),
+    incidents: Iterable[Incident],
+    victims: Container[RankName],
 ) -> dict[RankName, RankHealth]:
     """The health of every registered rank.
 
-    Args:
-        history: with this tick in it.
-        graph: None when it could not be built.
-        incidents: open ones, oldest first: a culprit is never called healthy. A candidate is judged
-            by what it does, like any other rank.
-        victims: those of open incidents that have not moved on.
+    `incidents`: open ones, oldest first: a culprit is never called healthy. A candidate is judged
+    by what it does, like any other rank. `victims`: those that have not moved on.
     """
     blamed: dict[RankName, RankHealth] = {}
     for incident in incidents:
@@ -330,7 +325,7 @@ def _dead_hosts(history: History, config: KeeperConfig) -> frozenset[Host]:
 
 
 def _of_the_lost(snapshot: Snapshot) -> set[IncidentId]:
-    """True if its groups are lost and nothing of them is seen: nobody waits for their end."""
+    """Incidents whose groups are lost, and nothing of them is seen: nobody waits for their end."""
     lost = {each.incident_id: each.group for each in snapshot.evictions if each.lost}
     seen = {report.identity.group for report in snapshot.reports.values()} if lost else set()
     return {incident_id for incident_id, group in lost.items() if group not in seen}
@@ -541,7 +536,7 @@ class Pipeline:
                 detector.name: graph is not None and detector.name not in failures
                 for detector in self._detectors
             },
-            unknown=self._unknown(failures),
+            unknown=unknown,
             health=self._health,
             learned=self._learned(snapshot.now_s),
             links=self._history.links,
@@ -559,20 +554,9 @@ class Pipeline:
         price = cost(self._tracker.lessons(), len(self._history.groups()), self._config)
         observed = self._tracker.observed(now_s) if self._config.observe else ()
         past = [*self._past, *observed]
-        recent = Counter(eviction.group for eviction in past if now_s - eviction.asked_s < _HOUR_S)
+        recent = Counter(eviction.group for eviction in past if now_s - eviction.asked_s < HOUR_S)
         measured_s = price.seconds if price.evictions else None
         return Learned(self._min_replicas, measured_s, price.evictions, dict(recent))
-
-    def _unknown(self, failures: Mapping[str, str]) -> dict[str, str]:
-        """Kind of fault that was not looked for -> why."""
-        blind = failures.get(_GRAPH)
-        unknown: dict[str, str] = {}
-        for name, kind in ((detector.name, detector.kind.value) for detector in self._detectors):
-            if blind is not None:
-                unknown[kind] = f"what all detectors build on ({_GRAPH}) crashed: {blind}"
-            elif name in failures:
-                unknown[kind] = f"detector {name} crashed: {failures[name]}"
-        return unknown
 
     # -- for the journal -------------------------------------------------------------------
 
@@ -593,19 +577,22 @@ class Pipeline:
 
     def _detect(
         self, graph: WaitGraph | None, failures: dict[str, str]
-    ) -> tuple[tuple[Verdict, ...], frozenset[Kind]]:
+    ) -> tuple[list[Verdict], dict[str, str]]:
+        """What the detectors see, and why a kind of fault cannot be judged in this tick."""
         if graph is None:
-            return (), frozenset(FAULTS)
+            why = f"what all detectors build on ({_GRAPH}) crashed: {failures[_GRAPH]}"
+            return [], dict.fromkeys((kind.value for kind in FAULTS), why)
         seen: list[Verdict] = []
-        unknown: set[Kind] = set()
+        unknown: dict[str, str] = {}
         for detector in self._detectors:
             call = partial(detector.verdicts, self._history, graph)
             verdicts = _guarded(detector.name, failures, call)
             if verdicts is None:
-                unknown.add(detector.kind)
+                why = f"detector {detector.name} crashed: {failures[detector.name]}"
+                unknown[detector.kind.value] = why
             else:
                 seen += verdicts
-        return tuple(seen), frozenset(unknown)
+        return seen, unknown
 
     def _drawn(
         self, graph: WaitGraph | None, verdicts: tuple[Verdict, ...], failures: dict[str, str]
@@ -777,7 +764,7 @@ class Pipeline:
         """
         past = {eviction.key: eviction for eviction in (*self._past, *evictions)}
         now_s = self._history.now_s
-        self._past = [eviction for eviction in past.values() if now_s - eviction.asked_s < _HOUR_S]
+        self._past = [eviction for eviction in past.values() if now_s - eviction.asked_s < HOUR_S]
 
 
 def _guarded(name: str, failures: dict[str, str], call: Callable[[], _T]) -> _T | None:

@@ -139,12 +139,8 @@ class Situation:
         return group in self.named or group in self.going
 
     def cause(self, group: GroupName, own: Cause | None, *, failed: bool) -> Cause | None:
-        """Why a second of a rank of this group is lost; None: not known (yet).
-
-        Args:
-            group: the rank's.
-            own: what the rank itself does (`own_cause`).
-            failed: whether its last attempt was not committed.
+        """Why a second of a rank of this group is lost; None: not known (yet). `own`: what the rank
+        itself does (`own_cause`); `failed`: whether its last attempt was not committed.
         """
         worst = _by(self.open[0]) if self.open else None
         cause = self.named.get(group) or own or worst or self.others
@@ -339,7 +335,6 @@ class RankSeconds:
     def _take(
         self, seen: Observation, stands: Situation, own: Cause | None, span_s: float, *, warm: bool
     ) -> None:
-        """Take one rank."""
         rank, group, report = seen.rank, seen.identity.group, seen.report
         account = self._accounts.get(rank)
         if account is not None:

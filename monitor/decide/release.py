@@ -47,14 +47,8 @@ def releases(
 ) -> tuple[Release, ...]:
     """One for each group that is gone and waited for; notes in `asked` who is asked.
 
-    Args:
-        history: with this tick in it.
-        snapshot: of this tick.
-        incidents: open ones, and those of the last hour.
-        past: evictions of the last hour.
-        policy: the operator's rules.
-        doubt: why the monitor does not trust itself; None if it does.
-        asked: who was asked before.
+    `incidents`: open ones, and those of the last hour; `past`: evictions of the last hour; `doubt`:
+    why the monitor does not trust itself, None if it does.
     """
     config = history.config
     held = config.observe or doubt is not None or snapshot.pause is not None or snapshot.alone
@@ -103,8 +97,9 @@ def _last_quorum(
 def _gone(
     history: History, incidents: Iterable[Incident], past: Iterable[Eviction], policy: Policy
 ) -> Iterator[tuple[Incident, GroupName]]:
-    """Groups that are gone by an incident's verdict, or because they were evicted for it. What is
-    left of a group that lost a rank trains no longer.
+    """Groups that are gone by an incident's verdict, because all their ranks were seen to die (of a
+    mismatch, say, or of what nobody knows), or because they were evicted. What is left of a
+    group that lost a rank trains no longer.
     """
     out = {
         eviction.incident_id: eviction.group
@@ -116,15 +111,16 @@ def _gone(
         observed = policy.action(incident.kind, incident.severity) is PolicyAction.OBSERVE
         if incident.id in out:
             yield incident, out[incident.id]
-        elif not observed and _shows_dead(history, incident):
+        elif not observed and incident.state in (State.FIRING, State.EVICTING):
+            dead = _shows_dead(history, incident)
             for group in incident.groups:
-                yield incident, group
+                if dead or _all_gone(history, incident, group):
+                    yield incident, group
 
 
 def _shows_dead(history: History, incident: Incident) -> bool:
     """True if it names ranks that are dead or lost, and none of them is seen alive."""
-    stands = incident.state in (State.FIRING, State.EVICTING)
-    if incident.kind is not Kind.DEAD or not stands or not incident.culprits:
+    if incident.kind is not Kind.DEAD or not incident.culprits:
         return False  # an unsure one has no culprits
     lost = [history.tracks[rank] for rank in incident.culprits if rank in history.tracks]
     return bool(lost) and not any(track.fresh and track.fresh.process.alive for track in lost)

@@ -155,8 +155,7 @@ def policy_from(data: Mapping[str, Any]) -> PolicyFile:
     Raises:
         PolicyError: every problem with it.
     """
-    problems: list[str] = []
-    problems += [
+    problems = [
         f"{key}: unknown table, {suggestion(key, _TABLES)}" for key in data if key not in _TABLES
     ]
     options = {

@@ -22,7 +22,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from lightkeeper.monitor.decide.commits import Commits
-from lightkeeper.monitor.decide.guards import COSTS_KEPT, price_s, teaches
+from lightkeeper.monitor.decide.guards import COSTS_KEPT, HOUR_S, price_s, teaches
 from lightkeeper.monitor.detect.dead import told
 from lightkeeper.monitor.detect.detectors import VictimWait
 from lightkeeper.monitor.detect.endings import End, end_of
@@ -31,7 +31,6 @@ from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.detect.wording import looks
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Eviction, EvictionState, Guard, Ruling
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import (
     Incident,
     Milestones,
@@ -43,6 +42,7 @@ from lightkeeper.monitor.model.incident import (
     severity_of,
 )
 from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, one_line
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import OF_LIGHTHOUSE, Kind, Severity, Verdict
 from lightkeeper.monitor.model.wait_map import fuller
 from lightkeeper.monitor.model.wording import bring_back, listed, seconds
@@ -142,10 +142,12 @@ def _passed_by_kind(
             return _job_over(history, config) if dead else "its processes are there again"
         case Kind.NOT_ENTERED | Kind.MISMATCH | Kind.DEADLOCK:
             return _standstill_over(history, incident, config, tracks)
+        case Kind.STATE_CORRUPT | Kind.STRAGGLER if dead:
+            return "its process ended"
         case Kind.STATE_CORRUPT:
-            return "its process ended" if dead else "its numbers are in order again"
+            return "its numbers are in order again"
         case Kind.STRAGGLER:
-            return _keeps_pace(history, incident, dead=dead)
+            return _keeps_pace(history, incident)
         case _:
             return _settled(history, incident, config)
 
@@ -189,13 +191,12 @@ def _job_over(history: History, config: KeeperConfig) -> str | None:
 def _settled(history: History, incident: Incident, config: KeeperConfig) -> str | None:
     """Why a fault of the quorum is over: judged over time, not by one process."""
     unseen_s = history.now_s - incident.last_seen_s
+    answers = history.lighthouse is not None and unseen_s >= config.clear_s
     if incident.kind is Kind.LIGHTHOUSE_AWAY:
-        back = history.lighthouse is not None and unseen_s >= config.clear_s
-        over = back and not _ending(history, incident, config)
+        over = answers and not _ending(history, incident, config)
         return "the Lighthouse answers again" if over else None
     if incident.kind is Kind.UNSEEN:
-        over = history.lighthouse is not None and unseen_s >= config.clear_s
-        return "every participant is seen" if over else None
+        return "every participant is seen" if answers else None
     if unseen_s < config.lag_clear_s / 2:
         return None
     if not any(group in history.groups() for group in incident.groups):
@@ -220,7 +221,7 @@ def _passed_for_all(history: History, incident: Incident, config: KeeperConfig) 
     A standstill is not over while one of its ranks is seen where it stood.
     """
     if incident.kind is Kind.STRAGGLER:
-        return _keeps_pace(history, incident, dead=False)
+        return _keeps_pace(history, incident)
     if incident.verdict.stops and _still_stands(history, incident):
         return None
     last_s = incident.last_seen_s
@@ -243,9 +244,7 @@ def _still_stands(history: History, incident: Incident) -> bool:
     )
 
 
-def _keeps_pace(history: History, incident: Incident, *, dead: bool) -> str | None:
-    if dead:
-        return "its process ended"
+def _keeps_pace(history: History, incident: Incident) -> str | None:
     config = history.config
     quiet = history.now_s - history.disturbed_s >= config.restart_quiet_s
     tracks = _suspect_tracks(history, incident)
@@ -766,7 +765,6 @@ TRANSITIONS: Final[tuple[tuple[tuple[State, ...], Trigger, State, Why], ...]] = 
 
 # -- tracker -----------------------------------------------------------------------------------
 
-_HOUR_S: Final = 3600.0
 _FOLLOW_S: Final = 1.0
 """Added to `follow_s`, within which milestones of an eviction still arrive."""
 
@@ -854,7 +852,7 @@ class Tracker:
         history: History,
         verdicts: Sequence[Verdict],
         *,
-        unknown: frozenset[Kind] = frozenset(),
+        unknown: Container[str] = (),
         inhibited: Mapping[tuple[Kind, GroupName], str],
     ) -> None:
         """Take verdicts, after `take_evictions`."""
@@ -873,7 +871,7 @@ class Tracker:
         self,
         history: History,
         verdicts: Sequence[Verdict],
-        unknown: frozenset[Kind],
+        unknown: Container[str],
         inhibited: Mapping[tuple[Kind, GroupName], str],
     ) -> None:
         commits, seen = Commits.of(history), set[IncidentId]()
@@ -988,7 +986,7 @@ class Tracker:
             Eviction(incident.id, group, None, at_s)
             for incident in (*self.all(), *self._old.values())
             for group, at_s in incident.observed.items()
-            if incident.open or now_s - at_s < _HOUR_S
+            if incident.open or now_s - at_s < HOUR_S
         )
 
     def lost(self) -> frozenset[str]:

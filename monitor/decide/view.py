@@ -32,7 +32,6 @@ from lightkeeper.monitor.model.eviction import (
     Remembered,
     taken_up,
 )
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import (
     BundleView,
     Incident,
@@ -62,6 +61,7 @@ from lightkeeper.monitor.model.observation import (
 )
 from lightkeeper.monitor.model.quarantine import HostRecord
 from lightkeeper.monitor.model.run import Run, TrendPoint
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import WORST_FIRST, Kind, RankHealth
 from lightkeeper.monitor.model.wording import Face, face_of, listed, seconds
 from lightkeeper.monitor.model.work import IncidentWork, Work, WorkRow
@@ -343,14 +343,13 @@ class View:
     def out(self) -> Mapping[GroupName, float]:
         """Groups that were evicted and not started again, and how many seconds ago."""
         run, healths = self.snapshot.run, self.result.rank_health
+        ranks = (o for o in self.snapshot.observations if healths.get(o.rank) not in _OVER)
         here = {group.group for group in self.groups if group.in_quorum}
-        for seen in self.snapshot.observations:
-            if healths.get(seen.rank) not in _OVER:
-                here.add(seen.identity.group)
+        here |= {seen.identity.group for seen in ranks}
         latest: dict[GroupName, tuple[Incident, Eviction]] = {}
         for incident in self.incidents:
             if run is None or incident.run in ("", run.id):
-                for eviction in self.evictions(incident.id)[-1:]:
+                for eviction in taken_up(self.decisions.get(incident.id, ()))[-1:]:
                     latest.setdefault(eviction.group, (incident, eviction))
         return {
             group: max(0.0, self.snapshot.now_s - (eviction.ended_s or eviction.asked_s))
@@ -361,11 +360,40 @@ class View:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """Problems of a job that trains, one sentence each."""
-        return warnings_of(self)
+        warnings = []
+        if self.out:
+            ago_s = min(self.out.values())
+            ago = seconds(ago_s) if ago_s < _MINUTES_S else f"{ago_s / 60:.0f} min"
+            gone = f"without {listed(list(self.out))}: evicted {ago} ago, not restarted yet"
+            warnings.append(gone)
+        usual_s = self.spent.usual_s
+        # without declared pauses: a checkpoint does not count as a slow step
+        paces = [tempo.busy_s + tempo.wait_s for tempo in self.tempos.values()]
+        if usual_s and paces and (pace_s := median(paces)) > SLOW * usual_s:
+            warnings.append(f"a step takes {pace_s:.3g} s, and {usual_s:.3g} s is usual")
+        warnings += _of_live_ranks(self.snapshot)
+        running = {seen.identity.group for seen in self.snapshot.observations}
+        departed = {departure.group for departure in self.departures if not departure.clean}
+        if running and (missing := departed - running - self.out.keys()):
+            warnings.append(f"gone and not back: {listed(sorted(missing))}")
+        return tuple(warnings)
 
-    @property
-    def by_rank(self) -> Mapping[RankName, Observation]:
-        return self.snapshot.by_rank
+    @cached_property
+    def ended(self) -> Ended | None:
+        """How the job ended; None: something runs, or nothing was ever seen."""
+        observations, now_s = self.snapshot.observations, self.snapshot.now_s
+        if any(seen.report is None or seen.report.process.alive for seen in observations):
+            return None
+        departures = [*self.departures, *(departure_of(seen, now_s) for seen in observations)]
+        if not departures:
+            return None
+        count, at_s = len(departures), max(departure.at_s for departure in departures)
+        if all(departure.clean for departure in departures):
+            return Ended(at_s, True, f"{count:,} of {count:,} ranks ended with exit code 0")
+        root = _root(self.incidents, departures)
+        says = f"{_ways(root, departures)}; 0 of {count} ranks left"
+        stopped = all(departure.clean or departure.stopped for departure in departures)
+        return Ended(at_s, False, says, stopped, None if root is None else root.id)
 
     @cached_property
     def waiting(self) -> frozenset[RankName]:
@@ -373,10 +401,6 @@ class View:
         waits = (RankHealth.WAITING, RankHealth.LATE)
         healths = self.result.rank_health
         return frozenset(rank for rank, health in healths.items() if health in waits)
-
-    def evictions(self, incident_id: IncidentId) -> tuple[Eviction, ...]:
-        """Evictions of an incident that an evictor had, oldest first."""
-        return taken_up(self.decisions.get(incident_id, ()))
 
     def account(self, incident: Incident) -> IncidentAccount:
         lost = (run.lost[incident.id] for run in self.runs if incident.id in run.lost)
@@ -394,11 +418,7 @@ class View:
 
     def report(self, incident: Incident) -> IncidentReport:
         victims, lasted_s = incident.verdict.victims, self.snapshot.now_s - incident.verdict.since_s
-        troubles = {
-            rank: trouble_of(self.by_rank[rank])
-            for rank in incident.suspects
-            if rank in self.by_rank
-        }
+        ranks = self.snapshot.by_rank
         return IncidentReport(
             incident=incident,
             face=self.face(incident),
@@ -407,7 +427,11 @@ class View:
             bundle=self.bundles.get(incident.id),
             for_s=max(0.0, lasted_s) if incident.open else None,
             waiting=len(self.waiting.intersection(victims)),
-            seen={rank: trouble for rank, trouble in troubles.items() if trouble},
+            seen={
+                rank: trouble
+                for rank in incident.suspects
+                if rank in ranks and (trouble := trouble_of(ranks[rank]))
+            },
             victims=self._some(victims),
             victim_count=len(victims),
             work=self.work.of(incident),
@@ -458,10 +482,6 @@ class IncidentReport:
     """The silence that mutes messages about it now."""
     links: Mapping[str, str] = field(default_factory=dict)
     """Name -> URL."""
-
-    @property
-    def began_s(self) -> float:
-        return self.incident.began_s
 
     @property
     def evictions(self) -> tuple[Eviction, ...]:
@@ -586,24 +606,6 @@ _APART_S: Final = 60.0
 """Ranks that end within this end together: launchers send SIGKILL half a minute after SIGTERM."""
 
 
-def ended_of(view: View) -> Ended | None:
-    """How the job ended; None: something runs, or nothing was ever seen."""
-    snapshot = view.snapshot
-    if any(seen.report is None or seen.report.process.alive for seen in snapshot.observations):
-        return None
-    registered = (departure_of(seen, snapshot.now_s) for seen in snapshot.observations)
-    departures = [*view.departures, *registered]
-    if not departures:
-        return None
-    count, at_s = len(departures), max(departure.at_s for departure in departures)
-    if all(departure.clean for departure in departures):
-        return Ended(at_s, True, f"{count:,} of {count:,} ranks ended with exit code 0")
-    root = _root(view.incidents, departures)
-    says = f"{_ways(root, departures)}; 0 of {count} ranks left"
-    stopped = all(departure.clean or departure.stopped for departure in departures)
-    return Ended(at_s, False, says, stopped, None if root is None else root.id)
-
-
 def _root(incidents: Sequence[Incident], departures: Sequence[Departure]) -> Incident | None:
     """Why the job ended: the oldest of the faults that stop ranks and whose incidents were open
     when its last ranks began to end. It may be resolved by now, since all ended.
@@ -635,9 +637,7 @@ def _ways(root: Incident | None, departures: list[Departure]) -> str:
             d.rank not in first, d.clean, d.ending is None or not d.ending.exception, d.at_s
         )
     )  # fmt: skip
-    ways: dict[str, list[RankName]] = {}
-    for departure in departures:
-        ways.setdefault(departure.how, []).append(departure.rank)
+    ways = grouped((departure.how, departure.rank) for departure in departures)
     says = [f"{listed(ranks)} {how}" for how, ranks in ways.items()][:_NAMED]
     others = sum(map(len, list(ways.values())[_NAMED:]))
     return "; ".join(says) + (f" and {others:,} more" if others else "")
@@ -659,28 +659,6 @@ def _given_up(root: Incident, departures: Sequence[Departure]) -> str:
 _OVER: Final = (RankHealth.DEAD, RankHealth.UNREACHABLE, RankHealth.FINISHED, RankHealth.ENDED)
 """Healths of a rank that has not been started again."""
 _MINUTES_S: Final = 600.0
-
-
-def warnings_of(view: View) -> tuple[str, ...]:
-    """See `View.warnings`."""
-    warnings = []
-    if view.out:
-        ago_s = min(view.out.values())
-        ago = seconds(ago_s) if ago_s < _MINUTES_S else f"{ago_s / 60:.0f} min"
-        gone = f"without {listed(list(view.out))}: evicted {ago} ago, not restarted yet"
-        warnings.append(gone)
-    usual_s = view.spent.usual_s
-    # without declared pauses: a checkpoint does not count as a slow step
-    paces = [tempo.busy_s + tempo.wait_s for tempo in view.tempos.values()]
-    if usual_s and paces and (pace_s := median(paces)) > SLOW * usual_s:
-        warnings.append(f"a step takes {pace_s:.3g} s, and {usual_s:.3g} s is usual")
-    warnings += _of_live_ranks(view.snapshot)
-    running = {seen.identity.group for seen in view.snapshot.observations}
-    missing = {departure.group for departure in view.departures if not departure.clean} - running
-    missing -= view.out.keys()
-    if missing and running:
-        warnings.append(f"gone and not back: {listed(sorted(missing))}")
-    return tuple(warnings)
 
 
 def _of_live_ranks(snapshot: Snapshot) -> Iterator[str]:

@@ -24,7 +24,6 @@ from lightkeeper.monitor.decide.view import (
     IncidentReport,
     View,
     bundle_url,
-    ended_of,
     finite,
     trouble_of,
 )
@@ -101,26 +100,19 @@ def entry_to_json(
     entry: QuarantineEntry, hosts: Mapping[Host, HostRecord], bundle: bool
 ) -> dict[str, Any]:
     """One quarantined host or group; `bundle`: whether its incident has one."""
-    body = asdict(entry)
-    name, scope = body.pop("name"), body.pop("scope")
-    has = bundle and entry.incident_id is not None
-    body = {
-        "scope": str(scope),
-        str(scope): name,
-        **body,
-        "bundle": bundle_url(entry.incident_id) if has and entry.incident_id else None,
-    }
+    url = bundle_url(entry.incident_id) if bundle and entry.incident_id is not None else None
+    body = {**scoped_to_json(entry), "bundle": url}
     if entry.scope is Scope.HOST:
         record = hosts.get(entry.host, HostRecord(entry.host))
         body |= {"offences": sum(record.incidents.values()), "lemon": record.lemon}
     return body
 
 
-def event_to_json(event: QuarantineEvent) -> dict[str, Any]:
-    """One line of the history of a host or a group."""
-    body = asdict(event)
+def scoped_to_json(record: QuarantineEntry | QuarantineEvent) -> dict[str, Any]:
+    """One quarantined host or group, or a line of its history, with its name under its scope."""
+    body = to_plain(record)
     name, scope = body.pop("name"), body.pop("scope")
-    return {"scope": str(scope), str(scope): name, **body, "change": str(event.change)}
+    return {"scope": scope, scope: name, **body}
 
 
 def host_to_json(
@@ -213,7 +205,7 @@ def snapshot_to_json(view: View) -> dict[str, Any]:
         "headline": {**to_plain(headline := headline_of(view)), "text": str(headline)},
         "troubles": list(view.troubles),
         "warnings": list(view.warnings),
-        "ended": None if (ended := ended_of(view)) is None else asdict(ended),
+        "ended": view.ended,
         "usual_step_s": finite(view.spent.usual_s),
         "unknown": [
             {"kind": kind, "why": why} for kind, why in sorted(view.result.unknown.items())

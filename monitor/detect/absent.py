@@ -14,8 +14,8 @@ from lightkeeper.monitor.detect.endings import finished, is_gone
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.detect.wording import scheduler_says
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
 from lightkeeper.monitor.model.wording import listed, plural, seconds
 from lightkeeper.worker_server.wire import Testimony

@@ -136,7 +136,9 @@ def read_cohort(at_s: float, records: Mapping[RankName, FlightRecord]) -> Cohort
     if len(spans) < 2:
         return None
     first = next(iter(spans.values()))
-    groups = [_recent(places, first) for places in _common(spans.values())]
+    places = sorted(set.intersection(*map(set, spans.values())))  # that all ranks left
+    of_group = (list(group) for _, group in groupby(places, key=itemgetter(0)))
+    groups = [_recent(group, first) for group in of_group]
     common = max(groups, key=len, default=[])
     if len(common) < _COMMON_LEAST:
         return None
@@ -158,8 +160,8 @@ def read_cohort(at_s: float, records: Mapping[RankName, FlightRecord]) -> Cohort
         for place, rank in enumerate(spans)
     }
     losses = [_late(_inside(spans.values(), group), period_s) for group in groups]
-    (late, _), places = max(zip(losses, groups, strict=True), key=lambda loss: loss[0][1])
-    return CohortReading(at_s, places[0][0], len(places), period_s, late, resolution_s, arrivals)
+    (late, _), most = max(zip(losses, groups, strict=True), key=lambda loss: loss[0][1])
+    return CohortReading(at_s, most[0][0], len(most), period_s, late, resolution_s, arrivals)
 
 
 def _ring(record: FlightRecord) -> _Spans:
@@ -191,12 +193,6 @@ def _nccl(record: FlightRecord) -> _Spans:
             if NONE not in (start, end) and not p2p
         }
     return spans
-
-
-def _common(spans: Iterable[_Spans]) -> list[list[_Place]]:
-    """Collectives that all ranks left, by process group; in order."""
-    places = sorted(set.intersection(*map(set, spans)))
-    return [list(group) for _, group in groupby(places, key=itemgetter(0))]
 
 
 def _recent(places: list[_Place], spans: _Spans) -> list[_Place]:

@@ -12,8 +12,8 @@ from operator import itemgetter
 
 from lightkeeper.monitor.detect.graph import Stuck
 from lightkeeper.monitor.detect.track import RankTrack, of_own_group
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import RankStanding
 from lightkeeper.worker_server.wire import GroupHead, TransferHead
 

@@ -41,6 +41,7 @@ from lightkeeper.monitor.detect.endings import (
 )
 from lightkeeper.monitor.detect.graph import WaitGraph
 from lightkeeper.monitor.detect.history import Held, History
+from lightkeeper.monitor.detect.links import Edge
 from lightkeeper.monitor.detect.patience import allowance, at_work
 from lightkeeper.monitor.detect.recorded import MISSING, before_death, opinion, waits_by_stack
 from lightkeeper.monitor.detect.track import RankTrack, inside_own_group, of_own_group
@@ -55,7 +56,7 @@ from lightkeeper.monitor.detect.wording import (
     waits_in,
     why_it_died,
 )
-from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.names import GroupName, Host, RankName
 from lightkeeper.monitor.model.verdict import TAKEN, Confidence, Kind, RankStanding, Verdict
 from lightkeeper.monitor.model.wording import does, listed, plural, seconds
 from lightkeeper.worker_server.wire import ACROSS, RingEntry, Testimony, Weight, printable_line
@@ -143,20 +144,22 @@ def _over_together(history: History) -> bool:
 
 def _interrupted(track: RankTrack) -> bool:
     """True if Ctrl-C ended it: a person's doing."""
-    process = None if track.report is None else track.report.process
-    by_signal = process is not None and process.exit_signal == "SIGINT"
-    return end_of(track) is End.ASKED and (by_signal or _exception(track) == "KeyboardInterrupt")
+    ctrl_c = _signal(track) == "SIGINT" or _exception(track) == "KeyboardInterrupt"
+    return ctrl_c and end_of(track) is End.ASKED
 
 
 def _exception(track: RankTrack) -> str:
     return "" if track.ending is None else track.ending.raised
 
 
+def _signal(track: RankTrack) -> str | None:
+    return None if track.report is None else track.report.process.exit_signal
+
+
 def _without_a_word(track: RankTrack) -> bool:
     """True if nothing is known of its end, or it is done."""
-    process = None if track.report is None else track.report.process
-    exit_seen = process is not None and (process.exit_code or process.exit_signal)
-    return not exit_seen and not _exception(track)
+    code = None if track.report is None else track.report.process.exit_code
+    return not (code or _signal(track) or _exception(track))
 
 
 def _one_error(tracks: Sequence[RankTrack]) -> bool:
@@ -688,10 +691,6 @@ def _waited_for_another(track: RankTrack, gone: list[RankTrack]) -> bool:
     )
 
 
-def _signal(track: RankTrack) -> str | None:
-    return None if track.report is None else track.report.process.exit_signal
-
-
 # -- lost hosts --------------------------------------------------------------------------------
 
 
@@ -715,8 +714,8 @@ def _unheard(history: History, silent: Sequence[RankTrack], others: Sequence[Ran
     else the kernels of other hosts. Two of those raise a doubt in spite of a heartbeat, which is
     short, and may pass where a step's data does not.
     """
-    missed = all(_cut_off(history, track) for track in silent)
-    edges = (history.links.to(track.identity.host, _UNACKNOWLEDGED_S) for track in silent)
+    edges = [_cut_off(history, track.identity.host) for track in silent]
+    missed = all(edges)
     least_s = min(track.silence_s(history.now_s) for track in silent)
     if len({edge.host for edge in chain.from_iterable(edges)}) > 1 and least_s >= _BEATS_S:
         return True
@@ -734,15 +733,15 @@ def _stale(history: History, group: GroupName, *, sooner: bool) -> bool:
     return age_s >= history.config.host_lost_s or (sooner and expired)
 
 
-def _cut_off(history: History, track: RankTrack) -> bool:
-    """True if other hosts send to its host and get no acknowledgement."""
-    return bool(history.links.to(track.identity.host, _UNACKNOWLEDGED_S))
-
-
 def _is_lost(history: History, track: RankTrack) -> bool:
     """True if nothing comes from it any more."""
-    sooner = _cut_off(history, track) and _silent_for(history, track, _SILENT_S)
+    sooner = _cut_off(history, track.identity.host) and _silent_for(history, track, _SILENT_S)
     return sooner or _silent_for(history, track, history.config.host_lost_s)
+
+
+def _cut_off(history: History, host: Host) -> list[Edge]:
+    """Connections of other hosts that send to this one and get no acknowledgement."""
+    return history.links.to(host, _UNACKNOWLEDGED_S)
 
 
 def _silent_for(history: History, track: RankTrack, limit_s: float) -> bool:
@@ -777,10 +776,10 @@ def _lost(
     """The verdict, and what its reason says besides that the host is lost."""
     culprits = tuple(track.rank for track in gone)
     hosts = history.hosts(culprits)
-    missed = (history.links.to(host, _UNACKNOWLEDGED_S) for host in hosts)
-    edges = list(chain.from_iterable(missed))
+    edges = list(chain.from_iterable(_cut_off(history, host) for host in hosts))
     stale = history.expired_for_s(group) > 0 or _stale(history, group, sooner=False)
     beats = not stale and gone[0].identity.group_rank == 0
+
     since_s = min(t.silent_since_s for t in gone if t.silent_since_s is not None)
     others = tuple(t.rank for t in history.groups()[group] if t.rank not in culprits)
     state = f"{does(hosts, 'does')} not answer" if beats else f"{does(hosts, 'is')} lost"

@@ -29,8 +29,7 @@ from lightkeeper.monitor.detect.hang import (
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.lag import replica_lag
 from lightkeeper.monitor.detect.late_comer import late_comer, late_records
-from lightkeeper.monitor.detect.lighthouse import APART, apart, lighthouse_silent
-from lightkeeper.monitor.detect.lost_quorum import quorum_lost
+from lightkeeper.monitor.detect.lighthouse import APART, apart, lighthouse_silent, quorum_lost
 from lightkeeper.monitor.detect.mismatch import (
     differing_across,
     mismatch,

@@ -17,8 +17,8 @@ from typing import Final
 from lightkeeper.monitor.detect.graph import By
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.track import RankTrack
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
 from lightkeeper.monitor.model.wording import does, listed, seconds
 from lightkeeper.worker_server.wire import Forming

@@ -18,8 +18,8 @@ from typing import Final
 
 from lightkeeper.monitor.detect.history import Held, History
 from lightkeeper.monitor.detect.track import RankTrack
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, RankName, split_rank_name
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import RankStanding
 from lightkeeper.monitor.records.waits import closed
 

@@ -27,7 +27,6 @@ from lightkeeper.monitor.detect.wording import (
     waits_in,
     with_places,
 )
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import (
     GroupName,
     RankName,
@@ -37,6 +36,7 @@ from lightkeeper.monitor.model.names import (
     rank_name,
     unseen_name,
 )
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import (
     BY_ELIMINATION,
     Confidence,
@@ -681,7 +681,7 @@ def _unmonitored(history: History, others: tuple[ReplicaId, ...]) -> Verdict:
         reason=f"{there}{f'; and {more} more' if more > 0 else ''}; should one hang, only the "
         "Lighthouse's kill, a gate or a scheduler can evict it",
         confidence=Confidence.CERTAIN,
-        since_s=min(map(history.unseen_since_s, others)),
+        since_s=min(history.unseen_s[replica_id] for replica_id in others),
         evidence={"Lighthouse": f"{listed(others)} beat, and no rank reports them"},
         signature="unseen",
     )
@@ -690,7 +690,7 @@ def _unmonitored(history: History, others: tuple[ReplicaId, ...]) -> Verdict:
 def _presence(history: History, replica_id: ReplicaId) -> str:
     """What is known of a participant that no rank reports, perhaps beside ranks that do."""
     name, group = unseen_name(replica_id), group_of_replica(replica_id)
-    for_s = seconds(history.now_s - history.unseen_since_s(replica_id))
+    for_s = seconds(history.now_s - history.unseen_s[replica_id])
     if all(track.died_s is not None for track in history.groups().get(group, ())):
         return f"{name} has taken part for {for_s}, and no WorkerServer reports it"
     return (

@@ -23,7 +23,6 @@ from lightkeeper.monitor.detect.quorum_participation import Attendance
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.detect.weights import LossBook, PrintBook
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import (
     GroupName,
     Host,
@@ -32,7 +31,13 @@ from lightkeeper.monitor.model.names import (
     group_of_replica,
     may_be_of,
 )
-from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Unreachable
+from lightkeeper.monitor.model.observation import (
+    Failure,
+    LighthouseAway,
+    LighthouseView,
+    Unreachable,
+)
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.records.ring import bounded, newest_collectives
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 from lightkeeper.worker_server.wire import (
@@ -45,6 +50,7 @@ from lightkeeper.worker_server.wire import (
 )
 
 _FORGET_S: Final = 3600.0
+_RECORD_TRIES: Final = 3
 _NAMED: Final = 64
 """Ranks of a group that are named though nothing was ever heard of them."""
 _LEAST_STEPS: Final = 3
@@ -71,15 +77,6 @@ class Reading:
     at_s: float
     garbage: bool = False
     """True if it could not be read; `answer` and `calls` are empty then."""
-
-    @property
-    def covers_s(self) -> float:
-        """Seconds in which the rank's ring turned over, at the pace of its newer half."""
-        ring = self.answer.ring
-        newer = ring[len(ring) // 2 :]
-        if len(newer) < 2:
-            return float("inf")
-        return RING_CALLS * (newer[0].enter_age_s - newer[-1].enter_age_s) / (len(newer) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +204,8 @@ class History:
     inside: frozenset[RankName] = frozenset()
     """Ranks in a collective that nobody was missing from, in the previous tick."""
     _records: dict[RankName, Reading] = field(default_factory=dict)
+    _late: dict[RankName, int] = field(default_factory=dict)
+    """How many times in a row a rank's flight record did not come in time."""
     _sorted: bool = True
     """True if the tracks are in order."""
     _present: tuple[RankTrack, ...] = ()
@@ -351,10 +350,6 @@ class History:
         since_s = self.unseen_s.items()
         return tuple(sorted(name for name, at_s in since_s if self.now_s - at_s >= due_s(name)))
 
-    def unseen_since_s(self, replica_id: ReplicaId) -> float:
-        """Since when one of these ids is seen to beat."""
-        return self.unseen_s.get(replica_id, self.now_s)
-
     def stopped(self, track: RankTrack) -> bool:
         """True if a signal has stopped a rank's process; a tracer's stop does not count."""
         fresh = track.fresh
@@ -389,10 +384,16 @@ class History:
         return float("inf") if reading is None else self.now_s - reading.at_s
 
     def sample_after_s(self, track: RankTrack) -> float:
-        """Seconds after which a healthy rank's record is read again: before half of it is lost."""
-        reading = self._records.get(track.rank)
-        busy_s = float("inf") if reading is None else reading.covers_s / 2
-        return min(self.config.sample_s, max(busy_s, self.config.record_repeat_s))
+        """Seconds after which a healthy rank's record is read again: before half of it is lost, at
+        the pace of its newer half.
+        """
+        reading, most_s = self._records.get(track.rank), self.config.sample_s
+        ring = () if reading is None else reading.answer.ring
+        newer = ring[len(ring) // 2 :]
+        if len(newer) < 2:
+            return most_s
+        each_s = (newer[0].enter_age_s - newer[-1].enter_age_s) / (len(newer) - 1)
+        return min(most_s, max(RING_CALLS * each_s / 2, self.config.record_repeat_s))
 
     def hosts(self, ranks: tuple[RankName, ...]) -> tuple[Host, ...]:
         """Hosts of ranks, sorted, each once."""
@@ -455,6 +456,7 @@ class History:
             if self.now_s - track.seen_s > _FORGET_S:
                 del self.tracks[rank]
                 self._records.pop(rank, None)
+                self._late.pop(rank, None)
         if not self._sorted:
             ordered = sorted(self.tracks.values(), key=lambda t: (t.group, t.identity.group_rank))
             self.tracks = {track.rank: track for track in ordered}
@@ -496,16 +498,25 @@ class History:
         )
 
     def keep_records(self, records: Mapping[RankName, FlightRecord | Unreachable]) -> None:
-        """Keep the flight records of this tick that can be read."""
+        """Keep the flight records of this tick that can be read.
+
+        One that did not come in time is requested again in the next tick: a busy host is slow with
+        a megabyte. After `_RECORD_TRIES` the others are judged without it.
+        """
         for rank, record in records.items():
             track = self.tracks.get(rank)
             if isinstance(record, FlightRecord):
+                self._late.pop(rank, None)
                 try:
                     newest = bounded(record)
                     self._records[rank] = Reading(newest, newest_collectives(newest), self.now_s)
                     continue
                 except FlightRecordError:
                     pass
+            elif record.reason is Failure.TIMEOUT:
+                self._late[rank] = self._late.get(rank, 0) + 1
+                if self._late[rank] < _RECORD_TRIES:
+                    continue
             if track is not None and self.reading(track) is None:
                 # no evidence either way; but the others' records are judged without it
                 nothing = FlightRecord(track.identity, True, {}, (), 0, None)

@@ -1,4 +1,5 @@
-"""The Lighthouse as seen from here and by the ranks: away, back too late, or another one.
+"""The Lighthouse as seen from here and by the ranks: away, back too late, another one, or without
+the ranks' requests.
 
 Accuses no rank. A Lighthouse that does not answer this monitor: the job continues (only this
 monitor cannot reach it), or the job stands too (nobody commits, and ranks wait where they wait for
@@ -13,7 +14,7 @@ request in progress when it went is lost, and without `TORCHFT_QUORUM_RETRIES` n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -24,8 +25,9 @@ from lightkeeper.monitor.detect.links import Edge
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.observation import NO_ANSWER
+from lightkeeper.monitor.model.units import counted
 from lightkeeper.monitor.model.verdict import Confidence, Kind, RankStanding, Verdict
-from lightkeeper.monitor.model.wording import does, seconds
+from lightkeeper.monitor.model.wording import does, listed, rfc3339, seconds
 from lightkeeper.worker_server.wire import WAIT_QUORUM, Trouble
 
 
@@ -40,7 +42,7 @@ def lighthouse_silent(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     if history.now_s - since_s < history.config.lighthouse_away_s:
         return
     victims = _standing(history, graph, since_s)
-    commit_s = _last_commit_s(history)
+    commit_s = _since_commit_s(history, history.present())
     reason = (
         f"the Lighthouse does not answer for {seconds(history.now_s - since_s)}"
         f" ({away.reason}); {_effect(history, graph, victims)}"
@@ -48,9 +50,7 @@ def lighthouse_silent(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     )
     evidence = {
         "Lighthouse": away.reason,
-        "last commit": "none seen"
-        if commit_s is None
-        else f"{seconds(max(0.0, history.now_s - commit_s))} ago",
+        "last commit": f"{seconds(max(0.0, commit_s))} ago" if commit_s < math.inf else "none seen",
     }
     yield _away_verdict(history, reason, since_s, victims, evidence)
 
@@ -187,7 +187,7 @@ def _in_vain(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     over = history.unfollowed()
     if over is None or graph.roots:
         return
-    waiting = tuple(t.rank for t in history.present() if _waits(history, graph, t))
+    waiting = _waiting(history, graph)
     if not waiting or len(waiting) < len(history.present()):
         return
     away_s, back_s = over.until_s - over.since_s, history.now_s - over.until_s
@@ -221,24 +221,18 @@ def _away_verdict(
     )
 
 
-def _last_commit_s(history: History) -> float | None:
-    commits = (track.last_commit_s for track in history.present())
-    return max((at_s for at_s in commits if at_s is not None), default=None)
-
-
 def _goes_on(history: History) -> bool:
     """True if the last commit is more recent than the longest limit for standing still."""
-    commit_s = _last_commit_s(history)
     spans = (history.hang_after_s(track) for track in history.present())
     most_s = max(spans, default=history.config.stall_floor_s)
-    return commit_s is not None and history.now_s - commit_s < most_s
+    return _since_commit_s(history, history.present()) < most_s
 
 
 def _standing(history: History, graph: WaitGraph, since_s: float) -> tuple[RankName, ...]:
     """Ranks that wait for a quorum, or ended waiting, in a job that nothing else holds up."""
     if _goes_on(history) or graph.roots:
         return ()
-    waiting = tuple(t.rank for t in history.present() if _waits(history, graph, t))
+    waiting = _waiting(history, graph)
     ended = tuple(
         track.rank
         for track in history.present()
@@ -251,10 +245,11 @@ def _standing(history: History, graph: WaitGraph, since_s: float) -> tuple[RankN
     return tuple(sorted({*waiting, *ended}))
 
 
-def _waits(history: History, graph: WaitGraph, track: RankTrack) -> bool:
-    """True if a rank stands where it may wait for a quorum, as far as its phases show."""
-    may_wait = graph.standing[track.rank] in (RankStanding.WAITING, RankStanding.UNKNOWN)
-    return may_wait and track.stall_s >= history.hang_after_s(track)
+def _waiting(history: History, graph: WaitGraph) -> tuple[RankName, ...]:
+    """Ranks that stand where they may wait for a quorum, as far as their phases show."""
+    may_wait = (RankStanding.WAITING, RankStanding.UNKNOWN)
+    tracks = (t for t in history.present() if graph.standing[t.rank] in may_wait)
+    return tuple(track.rank for track in tracks if track.stall_s >= history.hang_after_s(track))
 
 
 def _effect(history: History, graph: WaitGraph, victims: tuple[RankName, ...]) -> str:
@@ -267,3 +262,95 @@ def _effect(history: History, graph: WaitGraph, victims: tuple[RankName, ...]) -
     if graph.roots:
         return f"cannot tell if the job needs it: {does(graph.roots, 'stands')} still itself"
     return "cannot tell yet if the job can do without it"
+
+
+# -- requests for a quorum that are lost ---------------------------------------------------------
+#
+# A group's Manager sends one request when all its ranks have asked, and it stays open until the
+# quorum forms. A gate that is replaced, or a connection that dies, takes it along, and TorchFT
+# reports that to no rank. The Lighthouse's page counts the requests that it has. While all ranks of
+# all groups have waited for longer than this job's quorums take, no request, or fewer than groups
+# whose heartbeats it hears, means lost ones. Mostly TorchFT asks again within seconds.
+
+_LEAST_S: Final = 5.0
+"""TorchFT asks again after about a second, and a dead connection is shut after four."""
+_LONGER: Final = 2.0
+_AROUND_S: Final = 10.0
+"""What was replaced so long before all began to wait may have taken their requests along."""
+
+
+def quorum_lost(history: History) -> Iterator[Verdict]:
+    """Lost requests for a quorum; the victims are all ranks."""
+    tracks, view = history.present(), history.lighthouse
+    waited_s, groups = _all_ask_s(history), len(history.groups())
+    if waited_s is None or view is None or view.requests is None:
+        return
+    heard = sum(not history.expired_for_s(group) for group in history.groups())
+    if view.requests and view.requests >= heard:
+        return  # of a group that is not heard `apart` tells
+    if waited_s < max(_LEAST_S, _LONGER * max(map(_usual_s, tracks))) or history.unfollowed():
+        return
+    has = f"{view.requests} of {groups} requests" if view.requests else "nobody's request"
+    brief = f"{counted(len(tracks), 'rank')} of {counted(groups, 'group')} ask for a quorum"
+    since_s = history.now_s - waited_s
+    reason = (
+        f"all {brief} for {seconds(waited_s)}, and the Lighthouse has {has}: what is missing was "
+        f"lost{_with_what(history, since_s)}. "
+    )
+    yield Verdict(
+        kind=Kind.QUORUM_LOST,
+        reason=reason + ". ".join([*_connections(history), _end(history, tracks)]),
+        brief=f"{brief}, and the Lighthouse has {has}",
+        confidence=Confidence.CERTAIN,
+        since_s=since_s,
+        victims=tuple(track.rank for track in tracks),
+        evidence={"Lighthouse": view.status},
+        signature="quorum_lost",
+    )
+
+
+def _all_ask_s(history: History) -> float | None:
+    """For how long every rank of every group has asked for a quorum; None: one does not."""
+    tracks, groups = history.present(), history.groups()
+    if any(map(history.unregistered, groups)) or any(t.waits_in != WAIT_QUORUM for t in tracks):
+        return None
+    return min((track.step.waits_s or 0.0 for track in tracks if track.step), default=None)
+
+
+def _usual_s(track: RankTrack) -> float:
+    """How long a quorum of this rank takes, on average."""
+    took = None if track.step is None else track.step.times.get("quorum")
+    return took.sum_s / took.done if took is not None and took.done else 0.0
+
+
+def _with_what(history: History, since_s: float) -> str:
+    """What was replaced then."""
+    gate_s = history.gate_began_s
+    if gate_s is None or gate_s < since_s - _AROUND_S:
+        return ""
+    return f" with the gate, which was replaced at {rfc3339(gate_s)[11:19]} UTC"
+
+
+def _connections(history: History) -> Iterator[str]:
+    """What the ranks' kernels say, and what was done about it."""
+    edges = [edge for edge in history.links.edges if edge.connection.use == "lighthouse"]
+    shut = {edge.rank for edge in edges if edge.connection.trouble is Trouble.SHUT}
+    if shut:
+        yield f"Dead connections of {listed(sorted(shut))} were shut, so that TorchFT asks again"
+    dead = {edge.rank: edge for edge in edges if edge.rank not in shut}
+    if dead:
+        first, *others = sorted(dead)
+        also = f" ({listed(others)} too)" if others else ""
+        yield f"The kernel says: {dead[first].sentence()}{also}"
+
+
+def _end(history: History, tracks: Sequence[RankTrack]) -> str:
+    """When TorchFT ends them, and what that costs."""
+    left_s = min(track.limit_s - (track.step.waits_s or 0.0) for track in tracks if track.step)
+    when = f" in {seconds(max(0.0, left_s))}" if math.isfinite(left_s) else ""
+    step = history.progress.step
+    since = f" of its {step + 1:,} steps" if step >= 0 else ""
+    return (
+        f"Without an answer their quorum timeout ends all of them{when}, and the job goes back to "
+        f"its last checkpoint, or loses all{since}"
+    )

@@ -16,8 +16,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from lightkeeper.monitor.detect.track import RankTrack
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import Host, RankName
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.wording import seconds
 from lightkeeper.worker_server.wire import Connection, Trouble
 

@@ -127,7 +127,8 @@ def _blamed(verdict: Verdict, broken: dict[RankName, tuple[Heard, ...]]) -> Verd
 
 def _slow(history: History, rank: RankName, rows: Collection[Heard]) -> Sequence[Heard]:
     """What explains that it is slow or waits: true now, and not of most others."""
-    others = [track for track in history.present() if track.identity.host != _host(history, rank)]
+    own = history.tracks[rank].identity.host
+    others = [track for track in history.present() if track.identity.host != own]
     return [
         (host, row) for host, row in _of(rows, Weight.SLOW)
         if row.age_s <= _NOW_S
@@ -137,10 +138,6 @@ def _slow(history: History, rank: RankName, rows: Collection[Heard]) -> Sequence
 
 def _says(history: History, rank: RankName, code: str) -> bool:
     return any(row.code == code and row.age_s <= _NOW_S for _, row in _heard(history, rank))
-
-
-def _host(history: History, rank: RankName) -> Host:
-    return history.tracks[rank].identity.host
 
 
 def _unique(rows: Iterable[Heard]) -> tuple[Heard, ...]:

@@ -182,12 +182,16 @@ def differing_across(history: History) -> Iterable[Verdict]:
 
 
 def torn_records(history: History) -> tuple[RankName, ...]:
-    """Ranks whose records would show the mismatch, if not read since the death."""
+    """Ranks whose records would show the mismatch, if not read since the death; those that could
+    not be read, again after `record_repeat_s`.
+    """
     return tuple(
         mate.rank
         for track in _torn(history)
         for mate in lane(history, track.identity.group_rank)
-        if (reading := history.asked(mate)) is None or reading.at_s < track.death_s
+        if (reading := history.asked(mate)) is None
+        or reading.at_s < track.death_s
+        or (reading.garbage and history.now_s - reading.at_s > history.config.record_repeat_s)
     )
 
 
@@ -387,7 +391,19 @@ def _judge_silent(history: History, group: GroupName) -> Iterable[Verdict]:
             continue  # where ranks wait, those judge that know how long they may
         since_s = _since_s(said, finding)
         if since_s is not None and history.now_s - since_s <= 2 * history.config.sample_s:
-            yield _silent_verdict(group, said, finding, since_s)
+            label = "?" if finding.group is None else said.job.groups[finding.group].label
+            yield Verdict(
+                kind=Kind.MISMATCH,
+                culprits=said.involved(finding),
+                groups=(group,),
+                reason=finding.reason,
+                confidence=finding.confidence,
+                since_s=since_s,
+                evidence=dict(finding.evidence),
+                signature=f"mismatch:silent:{label}:{finding.op}",
+                spare="nothing hangs, and an evicted group would do the same again: look at "
+                "the call",
+            )
             return
 
 
@@ -397,19 +413,3 @@ def _since_s(said: Opinion, finding: Finding) -> float | None:
     calls = (columns["group"] == finding.group) & (columns["seq"] == finding.sequence)
     times = [ns for ns in columns["created_ns"][calls].tolist() if ns != NONE]
     return min(times) / 1e9 if times else None
-
-
-def _silent_verdict(group: GroupName, said: Opinion, finding: Finding, since_s: float) -> Verdict:
-    culprits = said.involved(finding)
-    label = "?" if finding.group is None else said.job.groups[finding.group].label
-    return Verdict(
-        kind=Kind.MISMATCH,
-        culprits=culprits,
-        groups=(group,),
-        reason=finding.reason,
-        confidence=finding.confidence,
-        since_s=since_s,
-        evidence=dict(finding.evidence),
-        signature=f"mismatch:silent:{label}:{finding.op}",
-        spare="nothing hangs, and an evicted group would do the same again: look at the call",
-    )

@@ -94,7 +94,9 @@ def _by_elimination(
     if RankStanding.UNKNOWN not in standing.values():
         return {}
     alive = [track for track in tracks if standing[track.rank] is not RankStanding.DEAD]
-    waiting = {track.rank for track in alive if _seen_waiting(history, track, standing)}
+    waits = (RankStanding.WAITING, RankStanding.HELD)
+    still = (track for track in alive if track.stall_s >= history.still_after_s)
+    waiting = {track.rank for track in still if standing[track.rank] in waits}
     others = [track for track in alive if track.rank not in waiting]
     groups = {track.group for track in others}
     elsewhere = any(track.rank in waiting and track.group not in groups for track in alive)
@@ -106,13 +108,6 @@ def _by_elimination(
 
 def _launched_across(track: RankTrack) -> bool:
     return any(head.enqueued > head.completed for head in heads_across(track))
-
-
-def _seen_waiting(
-    history: History, track: RankTrack, standing: Mapping[RankName, RankStanding]
-) -> bool:
-    waits = standing[track.rank] in (RankStanding.WAITING, RankStanding.HELD)
-    return waits and track.stall_s >= history.still_after_s
 
 
 def _reaches_quorums(history: History, track: RankTrack) -> bool:

@@ -36,8 +36,8 @@ from numpy.typing import NDArray
 from lightkeeper.monitor.model import cohort
 from lightkeeper.monitor.model.cohort import Floats
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import RankName, split_rank_name
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.worker_server.wire import LONG_PHASES, WAITING_PHASE, StepState, Witness
 
 # -- what a window holds ---------------------------------------------------------------------------

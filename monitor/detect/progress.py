@@ -16,8 +16,7 @@ from typing import Final
 from lightkeeper.monitor.detect.endings import End, end_in_words, end_of
 from lightkeeper.monitor.detect.history import History, Progress
 from lightkeeper.monitor.detect.track import RankTrack
-from lightkeeper.monitor.model.grouping import grouped
-from lightkeeper.monitor.model.units import counted
+from lightkeeper.monitor.model.units import counted, grouped
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
 from lightkeeper.monitor.model.wording import seconds
 

@@ -16,10 +16,11 @@ C++), the group is reported, and that the slow rank in it is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -29,8 +30,8 @@ from lightkeeper.monitor.detect.pace import Blame, Pace, Paces, Window, side_by_
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.model import cohort
 from lightkeeper.monitor.model.cohort import Floats
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, RankName, group_of
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
 from lightkeeper.monitor.model.wording import does, listed, seconds
 from lightkeeper.worker_server.wire import LONG_PHASES, WAITING_PHASE
@@ -223,18 +224,7 @@ def straggler(history: History) -> Iterable[Verdict]:
 def _suspects(history: History, windows: Sequence[Window]) -> frozenset[RankName]:
     """Ranks that may be slow by one of the rules: the others are not checked one by one."""
     last, config = windows[-1].paces, history.config
-    low_s = last.figure("low_s") / last.figure("work")
-    ratio = min(config.straggler_ratio, config.mild_ratio)
-    slow = cohort.slower(
-        low_s,
-        last.figure("usual_s"),
-        step=last.figure("step_s"),
-        score=np.where(low_s > ratio * last.figure("most_s"), np.inf, last.figure("z")),
-        members=last.figure("cohort"),
-        ratio=ratio,
-        share=_SHARE_OF_STEP,
-        least_score=config.straggler_z,
-    )
+    slow = _slower(history, last.figure, min(config.straggler_ratio, config.mild_ratio))
     suspects = {rank for rank, is_slow in zip(last, slow, strict=True) if is_slow}
     if not np.isnan(last.figure("calls")).all():
         suspects |= _busier(windows, config.mild_ratio)
@@ -257,20 +247,25 @@ def _least_busy(ratio: float) -> float:
     return (1 + ratio) / 2
 
 
-def _slow(history: History, pace: Pace, rule: _Rule) -> bool:
-    """True if one window shows a rank slower than its cohort, and costing the fleet."""
-    return bool(
-        cohort.slower(
-            pace.low_s / pace.work,
-            pace.usual_s,
-            step=pace.step_s,
-            score=np.inf if pace.low_s / pace.work > rule.ratio * pace.most_s else pace.z,
-            members=pace.cohort,
-            ratio=rule.ratio,
-            share=_SHARE_OF_STEP,
-            least_score=history.config.straggler_z,
-        )
+def _slower(history: History, figure: Callable[[str], Any], ratio: float) -> Any:
+    """True where one window shows a rank slower than its cohort, and costing the fleet; `figure`: a
+    figure of one pace, or of the paces of all ranks.
+    """
+    low_s = figure("low_s") / figure("work")
+    return cohort.slower(
+        low_s,
+        figure("usual_s"),
+        step=figure("step_s"),
+        score=np.where(low_s > ratio * figure("most_s"), np.inf, figure("z")),
+        members=figure("cohort"),
+        ratio=ratio,
+        share=_SHARE_OF_STEP,
+        least_score=history.config.straggler_z,
     )
+
+
+def _slow(history: History, pace: Pace, rule: _Rule) -> bool:
+    return bool(_slower(history, partial(getattr, pace), rule.ratio))
 
 
 def _judge(history: History, track: RankTrack, windows: Sequence[Window]) -> _Slow | None:

@@ -19,9 +19,8 @@ from lightkeeper.monitor.detect.wording import (
     what_they_do,
     why_it_died,
 )
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import RankName, group_of
-from lightkeeper.monitor.model.units import clean, natural
+from lightkeeper.monitor.model.units import clean, grouped, natural
 from lightkeeper.monitor.model.verdict import RankStanding, Verdict
 from lightkeeper.monitor.model.wait_map import TOLD, WaitEdge, WaitMap, WaitNode, WaitPart
 

@@ -45,8 +45,8 @@ from lightkeeper.monitor.detect.patience import (
 )
 from lightkeeper.monitor.detect.recorded import missed_by_records, quiet_groups
 from lightkeeper.monitor.detect.track import RankTrack
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import RankStanding
 from lightkeeper.worker_server.wire import WAITING_PHASE, Doing
 

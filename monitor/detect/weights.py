@@ -27,8 +27,8 @@ from statistics import median
 from typing import Final
 
 from lightkeeper.monitor.detect.track import RankTrack
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import RankName
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.worker_server.wire import Prints
 
 # -- prints ------------------------------------------------------------------------------------
@@ -146,15 +146,32 @@ class PrintBook:
         if not rows:
             return
         part = Counter(row.part for row in rows.values()).most_common(1)[0][0]
-        values = {rank: row for rank, row in rows.items() if row.part == part}
+        values = {rank: row.value for rank, row in rows.items() if row.part == part}
+        lives = {rank: rows[rank].life for rank in values}
         missing = self._missing(number, rows, step, present)
-        if len({row.value for row in values.values()}) == 1:
+        if len(set(values.values())) == 1:
             lane.dissents.pop(step, None)
             if not missing and len({present[rank].group for rank in values}) > 1:
-                lane.agreed[part] = {rank: row.life for rank, row in values.items()}
+                lane.agreed[part] = lives
             return
-        lane.dissents[step] = _dissent(
-            now_s, number, step, part, values, lane.agreed.get(part, {}), missing
+        agreed = lane.agreed.get(part, {})
+        sides = grouped((values[rank], rank) for rank in sorted(values))
+        ordered = sorted(sides.values(), key=lambda side: (-len(side), side))
+        voters = {rank for rank, life in lives.items() if agreed.get(rank) == life}
+        votes = sorted((len(voters.intersection(side)) for side in ordered), reverse=True)
+        first = max(ordered, key=lambda side: (len(voters.intersection(side)), side))
+        # a rank that left since takes no vote along
+        everyone = max(len(values) + missing, len(agreed))
+        decided = votes[0] >= _WITNESSES and 2 * votes[0] > everyone
+        lane.dissents[step] = Dissent(
+            lane=number,
+            step=step,
+            part=part,
+            odd=tuple(rank for rank in sorted(values) if decided and rank not in first),
+            sides=tuple(map(tuple, ordered)),
+            lives=lives,
+            seen_s=now_s,
+            known=len(voters) == len(values),
         )
 
     def _comparable(
@@ -212,35 +229,6 @@ def _over(track: RankTrack, step: int) -> bool:
     return track.died_s is not None and all(row[0] < step for row in rows)
 
 
-def _dissent(  # noqa: PLR0917
-    now_s: float,
-    lane: int,
-    step: int,
-    part: int,
-    values: Mapping[RankName, _Row],
-    agreed: Mapping[RankName, Life],
-    missing: int,
-) -> Dissent:
-    sides = grouped((values[rank].value, rank) for rank in sorted(values))
-    ordered = sorted(sides.values(), key=lambda side: (-len(side), side))
-    voters = {rank for rank, row in values.items() if agreed.get(rank) == row.life}
-    votes = sorted((len(voters.intersection(side)) for side in ordered), reverse=True)
-    first = max(ordered, key=lambda side: (len(voters.intersection(side)), side))
-    everyone = max(len(values) + missing, len(agreed))  # a rank that left since takes no vote along
-    decided = votes[0] >= _WITNESSES and 2 * votes[0] > everyone
-    odd = [rank for rank in sorted(values) if rank not in first] if decided else []
-    return Dissent(
-        lane=lane,
-        step=step,
-        part=part,
-        odd=tuple(odd),
-        sides=tuple(tuple(side) for side in ordered),
-        lives={rank: row.life for rank, row in values.items()},
-        seen_s=now_s,
-        known=len(voters) == len(values),
-    )
-
-
 # -- losses ------------------------------------------------------------------------------------
 
 LATEST: Final = 3
@@ -256,12 +244,7 @@ class _Course:
     incarnation: str
     attempt: int
     told: bytes = b""
-    """Doubles: thousands of ranks have a minute of them."""
-
-    @property
-    def losses(self) -> Sequence[float]:
-        """The latest, oldest first."""
-        return memoryview(self.told).cast("d").tolist()
+    """Doubles, oldest first: thousands of ranks have a minute of them."""
 
 
 @dataclass(slots=True)
@@ -296,22 +279,25 @@ class LossBook:
 
     def risen(self, rank: RankName, times: float) -> bool:
         """True if the latest samples may be this multiple of the usual one: a cheap first look."""
-        course = self._courses.get(rank)
-        if course is None or len(course.told) < 8 * (_FEWEST + LATEST):
-            return False
-        losses = course.losses
-        return losses[-1] > times * min(losses)
+        losses = self._losses(rank)
+        return bool(losses) and losses[-1] > times * min(losses)
 
     def excess(self, rank: RankName) -> tuple[float, float, float] | None:
         """The smallest robust z-score among the latest samples, the latest loss and the usual one;
         None while there are too few.
         """
-        course = self._courses.get(rank)
-        if course is None or len(course.told) < 8 * (_FEWEST + LATEST):
+        losses = self._losses(rank)
+        if not losses:
             return None
-        losses = course.losses
         past, latest = losses[:-LATEST], losses[-LATEST:]
         usual = median(past)
         spread = median([abs(loss - usual) for loss in past])
         width = 1.4826 * max(spread, _FLAT * abs(usual), 1e-12)
         return (min(latest) - usual) / width, latest[-1], usual
+
+    def _losses(self, rank: RankName) -> Sequence[float]:
+        """Those of a rank, oldest first; empty while there are too few."""
+        course = self._courses.get(rank)
+        if course is None or len(course.told) < 8 * (_FEWEST + LATEST):
+            return ()
+        return memoryview(course.told).cast("d").tolist()

@@ -13,9 +13,9 @@ from typing import Final
 from lightkeeper.monitor.detect.history import Held, History
 from lightkeeper.monitor.detect.patience import LASTS, at_work
 from lightkeeper.monitor.detect.track import RankTrack
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.observation import stopped
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import RankStanding
 from lightkeeper.monitor.model.wording import listed, plural, rfc3339, seconds
 from lightkeeper.worker_server.wire import (

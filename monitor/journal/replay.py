@@ -308,7 +308,7 @@ class Account:
     def since(self, from_s: float) -> Account:
         """The part from that time on: incidents not over by then, and decisions since."""
         return Account(
-            {key: seen for key, seen in self.incidents.items() if _ended_s(seen) >= from_s},
+            {key: seen for key, seen in self.incidents.items() if (seen.ended_s or inf) >= from_s},
             [decision for decision in self.decisions if decision["at_s"] >= from_s],
         )
 
@@ -332,7 +332,3 @@ def parted_s(live: Account, now: Account) -> float | None:
     now_evicts = [(decision["at_s"], decision["group"]) for decision in now.evictions()]
     live_evicts = [(decision["at_s"], decision["group"]) for decision in live.evictions()]
     return min((at_s for at_s, _ in set(now_evicts) ^ set(live_evicts)), default=None)
-
-
-def _ended_s(incident: Incident) -> float:
-    return inf if incident.ended_s is None else incident.ended_s

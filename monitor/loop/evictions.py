@@ -16,7 +16,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from lightkeeper.monitor.act import quarantine as offences
-from lightkeeper.monitor.act.evictor import EvictionLog, Evidence
+from lightkeeper.monitor.act.evictor import EvictionLog
 from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.view import GroupView, NotPossible, RecentIncidents, View
 from lightkeeper.monitor.loop.components import Components, ErrorBoundary
@@ -38,6 +38,7 @@ from lightkeeper.monitor.model.names import GroupName, IncidentId, RankName, Rep
 from lightkeeper.monitor.model.observation import LighthouseView, Snapshot
 from lightkeeper.monitor.model.verdict import FAULTS, Kind
 from lightkeeper.monitor.model.wording import bring_back
+from lightkeeper.worker_server.wire import Identity
 
 log = logging.getLogger(__package__)
 
@@ -48,13 +49,12 @@ _STANDSTILLS: Final = frozenset({Kind.NOT_ENTERED, Kind.MISMATCH, Kind.DEADLOCK}
 
 
 def accused_in(group: GroupName, snapshot: Snapshot) -> tuple[Accused, ...]:
-    return tuple(
-        Accused(
-            seen.rank, seen.identity.incarnation, seen.url, seen.identity.host, seen.identity.place
-        )
-        for seen in snapshot.observations
-        if seen.identity.group == group
-    )
+    seen_of = (seen for seen in snapshot.observations if seen.identity.group == group)
+    return tuple(_accused(seen.identity, seen.url) for seen in seen_of)
+
+
+def _accused(who: Identity, url: str) -> Accused:
+    return Accused(who.rank, who.incarnation, url, who.host, who.place)
 
 
 def handed_over(eviction: Eviction, snapshot: Snapshot, incident: Incident | None) -> HandedOver:
@@ -257,20 +257,16 @@ class Acting:
                 return
             incident = self.recent.get(eviction.incident_id)
             event = handed_over(eviction, snapshot, incident)
-            evidence = None if event.refused is not None else self._evidence_for(eviction, incident)
+            ticket = None
+            if event.refused is None:
+                with self._errors.part("witness"):
+                    ticket = components.evidence.before_eviction(eviction, incident)
+            evidence = None if ticket is None else ticket.wait
             components.evictors.submit(eviction.key, event, evidence)
         self._tell_changes()
 
     def _waiting(self) -> list[Eviction]:
         return [e for e in self._evictions.all() if e.state is EvictionState.DECIDED]
-
-    def _evidence_for(self, eviction: Eviction, incident: Incident | None) -> Evidence | None:
-        """A function that waits until evidence is saved; None: there is none, or that crashed."""
-        with self._errors.part("witness"):
-            ticket = self._components.evidence.before_eviction(eviction, incident)
-            if ticket is not None:
-                return ticket.wait
-        return None
 
     def _tell_changes(self) -> None:
         """Count, log and show the changes of evictions."""
@@ -348,10 +344,7 @@ class Acting:
         if ranks and not self._components.schedulers:
             by_person = bring_back(group, [target.identity.place for target in ranks])
             raise NotPossible(f"{group} is gone, and there is no scheduler to end it. {by_person}")
-        return tuple(
-            Accused(t.rank, t.identity.incarnation, t.url, t.identity.host, t.identity.place)
-            for t in ranks
-        )
+        return tuple(_accused(target.identity, target.url) for target in ranks)
 
     def _id_of(self, group: GroupName, groups: Sequence[GroupView]) -> ReplicaId | None:
         """Its replica id, of a group that is gone by its last incident; None: not known, or it may

@@ -46,7 +46,7 @@ from lightkeeper.monitor.model.observation import (
 from lightkeeper.monitor.model.run import Run, TrendPoint
 from lightkeeper.monitor.model.verdict import FAULTS, Kind
 from lightkeeper.monitor.model.work import WorkAction, WorkRow
-from lightkeeper.worker_server.wire import StateReport
+from lightkeeper.worker_server.wire import Identity, StateReport
 
 log = logging.getLogger(__package__)
 
@@ -120,7 +120,7 @@ class Observing:
         self.lighthouse = self.lighthouse.after(lighthouse, now_s)
         keeper = components.gatekeeper
         if keeper is not None:
-            keeper.saw(sweep.observations, self._born)
+            keeper.saw(sweep.observations, components.registry.get)
         components.evictors.note(lighthouse)
         observations, run = components.registry.current(sweep.observations)
         return Snapshot(
@@ -142,29 +142,18 @@ class Observing:
             ends={} if components.ends is None else components.ends.note(observations, now_s),
         )
 
-    def _born(self, rank: RankName) -> float | None:
-        """When a rank attached, as it reports."""
-        target = self._components.registry.get(rank)
-        return None if target is None else target.born_s
-
     def _learn(self, sweep: Sweep) -> None:
-        registry = self._components.registry
-        registry.heard(
-            {
-                seen.identity.rank: seen.outcome
-                for seen in sweep.observations
-                if isinstance(seen.outcome, StateReport)
-            }
-        )
-        registry.gone(
-            seen.identity
-            for seen in sweep.observations
-            if not isinstance(seen.outcome, StateReport) and seen.outcome.reason in _GONE
-        )
         failures = POLL_FAILURES.on(self._components.metrics)
+        reports, gone = dict[RankName, StateReport](), list[Identity]()
         for seen in sweep.observations:
-            if not isinstance(seen.outcome, StateReport):
-                failures.labels(str(seen.outcome.reason)).inc()
+            if isinstance(seen.outcome, StateReport):
+                reports[seen.identity.rank] = seen.outcome
+                continue
+            failures.labels(str(seen.outcome.reason)).inc()
+            if seen.outcome.reason in _GONE:
+                gone.append(seen.identity)
+        self._components.registry.heard(reports)
+        self._components.registry.gone(gone)
 
 
 # -- who acts ------------------------------------------------------------------------------------
@@ -217,9 +206,6 @@ class Leadership:
         elif fence != self._fence:
             self._stand_by()
             self._lead(fence, tick)
-
-    def close(self) -> None:
-        self.components.close()
 
     def _stand_by(self) -> None:
         components, was = self._components, self._fence
@@ -297,16 +283,12 @@ class Keeper:
         self._runs: tuple[Run, ...] = ()
         """Newest first; the first is that of the ranks."""
         self._result = TickResult(components.clock.now_s())
-        self._view: View | None = None
+        self.view: View | None = None
+        """The latest view; None before the first tick is over."""
         self.idle = threading.Event()
         """Cleared while a tick decides, acts and shows. Heavy work in another thread of this
         interpreter waits for it, for a limited time."""
         self.idle.set()
-
-    @property
-    def view(self) -> View | None:
-        """The latest view; None before the first tick is over."""
-        return self._view
 
     def run(self, stop: threading.Event) -> None:
         """Tick on schedule, and in between where the judge asks for it, until `stop` is set, or
@@ -394,7 +376,7 @@ class Keeper:
     def close(self) -> None:
         if self._runs and self._leadership.leading:
             self._components.store.save_run(self._runs[0])
-        self._leadership.close()
+        self._leadership.components.close()
 
     def _show_stored(self, remembered: Remembered) -> None:
         self._acting.recent = RecentIncidents(remembered)
@@ -419,25 +401,23 @@ class Keeper:
     # -- decide -------------------------------------------------------------------------------
 
     def _decide(self, snapshot: Snapshot) -> TickResult:
-        """The judge's result; if it crashes, the last incidents and no decision."""
-        result = self._undecided(snapshot.now_s)
+        """The judge's result; if it crashes, the last incidents and no decision: every kind of
+        fault is unknown.
+        """
+        last = self._result
+        result = TickResult(
+            snapshot.now_s,
+            incidents=last.incidents,
+            detectors=dict.fromkeys(last.detectors, False),
+            unknown={kind.value: "the judgement of this tick crashed" for kind in FAULTS},
+            health=last.health,
+        )
         with self._errors.part("decide"):
             result = self._components.judge.tick(snapshot)
         for detector in result.detector_failures:
             DETECTOR_FAILURES.on(self._components.metrics).labels(detector).inc()
         self._result = result
         return result
-
-    def _undecided(self, now_s: float) -> TickResult:
-        """The result of a tick whose judgement crashed: every kind of fault is unknown."""
-        last = self._result
-        return TickResult(
-            now_s,
-            incidents=last.incidents,
-            detectors=dict.fromkeys(last.detectors, False),
-            unknown={kind.value: "the judgement of this tick crashed" for kind in FAULTS},
-            health=last.health,
-        )
 
     # -- notify and show ---------------------------------------------------------------------
 
@@ -498,7 +478,7 @@ class Keeper:
         incidents = tuple(
             fresh.get(incident.id, incident) for incident in self._acting.recent.incidents()
         )
-        self._view = View(
+        self.view = View(
             snapshot=snapshot,
             result=result,
             observe=self._components.in_force.observe,
@@ -546,8 +526,8 @@ class Keeper:
             row = components.work.add(row)
             if row.action is WorkAction.RESOLVE:
                 components.judge.close(IncidentId(row.about), row.author, row.text)
-        if self._view is not None:
-            self._view = replace(self._view, work=components.work.now)
+        if self.view is not None:
+            self.view = replace(self.view, work=components.work.now)
         return row
 
     def evict_by_hand(self, group: GroupName, reason: str, author: str = "a person") -> IncidentId:
@@ -560,4 +540,4 @@ class Keeper:
         with self._acting.deciding:  # no handover in between
             if not self._leadership.leading:
                 raise NotPossible(self._components.lease.standing().sentence())
-            return self._acting.by_hand(group, reason, author, self._view, self._leadership.epoch)
+            return self._acting.by_hand(group, reason, author, self.view, self._leadership.epoch)

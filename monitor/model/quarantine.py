@@ -37,9 +37,8 @@ from typing import Final
 
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import KEEPER, Change, QuarantineEvent, Scope
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import Host, IncidentId
-from lightkeeper.monitor.model.units import span
+from lightkeeper.monitor.model.units import grouped, span
 from lightkeeper.monitor.model.verdict import Kind
 
 _DAY_S: Final = 86_400.0

@@ -1,4 +1,5 @@
-"""Texts, names, numbers and times for people in few words, the same everywhere. Pure.
+"""Texts, names, numbers and times for people in few words, the same everywhere; and how names are
+sorted, and values grouped. Pure.
 
 Text from outside becomes one harmless line here (`clean`).
 """
@@ -12,8 +13,10 @@ import unicodedata
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from typing import Final
+from typing import Final, TypeVar
 
+K = TypeVar("K")
+V = TypeVar("V")
 LONGEST: Final = 2000
 NONE: Final = "\N{EN DASH}"
 """Shown for an unknown value."""
@@ -139,3 +142,11 @@ def natural(name: str) -> tuple[tuple[bool, int, str], ...]:
         for part in _DIGITS.split(name)
         if part
     )
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Key -> its values, in order."""
+    values: dict[K, list[V]] = {}
+    for key, value in pairs:
+        values.setdefault(key, []).append(value)
+    return values

@@ -20,10 +20,10 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Final
 
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident
 from lightkeeper.monitor.model.names import IncidentId
 from lightkeeper.monitor.model.plain import Moment, readable, to_plain
+from lightkeeper.monitor.model.units import grouped
 
 
 class WorkAction(StrEnum):

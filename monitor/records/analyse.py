@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from operator import itemgetter
 
-from lightkeeper.monitor.model.grouping import grouped
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.wording import listed, plural
 from lightkeeper.monitor.records import findings as wording
 from lightkeeper.monitor.records.divergence import (

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lightkeeper.monitor.model.grouping import grouped
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.wording import listed, plural
 from lightkeeper.monitor.records import findings as wording
 from lightkeeper.monitor.records.findings import Fault, Finding, at_scene, evidence_of
@@ -744,10 +744,11 @@ def orders(graph: Graph, pasts: RankPasts) -> Iterable[Finding]:
     job that may still be running.
     """
     reported = set[tuple[int, ...]]()
-    for rows, wrong, others, stuck in _inversions(graph):
+    for inversion in _inversions(graph):
+        rows, wrong, _, _ = inversion
         if wrong not in reported and pasts.of(rows[:1]) is not Habit.USUAL:
             reported.add(wrong)
-            yield _order_finding(graph, rows, wrong, others, stuck)
+            yield _order_finding(graph, inversion)
 
 
 _Inversion = tuple[tuple[int, int], tuple[int, ...], tuple[int, ...], StuckCollective]
@@ -807,13 +808,8 @@ def _judge_order(
         yield (pair[0], pair[1]), wrong, others, stuck
 
 
-def _order_finding(
-    graph: Graph,
-    rows: tuple[int, int],
-    ranks: tuple[int, ...],
-    peers: tuple[int, ...],
-    stuck: StuckCollective,
-) -> Finding:
+def _order_finding(graph: Graph, inversion: _Inversion) -> Finding:
+    rows, ranks, peers, stuck = inversion
     job = graph.index.job
     first, second = (wording.call(graph.index, row) for row in rows)
     wrong, others = wording.ranks_listed(job, ranks), wording.ranks_listed(job, peers)

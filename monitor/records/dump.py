@@ -16,17 +16,17 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lightkeeper.monitor.model.grouping import grouped
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.records import safe_pickle
 from lightkeeper.monitor.records.job import (
     COLUMNS,
     MAIN_THREAD,
-    MOMENTS,
     NONE,
     Backend,
     CollectiveState,
@@ -38,7 +38,6 @@ from lightkeeper.monitor.records.job import (
     RankInfo,
     Sites,
 )
-from lightkeeper.monitor.records.rows import Rows, column, payload_numbers
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 from lightkeeper.monitor.records.signature import (
     POINT_TO_POINT,
@@ -46,6 +45,80 @@ from lightkeeper.monitor.records.signature import (
     payload_of,
     peers_of,
 )
+
+# -- an entry's keys, before their types are checked -------------------------------------------
+
+_RECENT: Final = 8
+"""Recent payloads of one name that a row is compared with before its key is built."""
+MOST_WORK: Final = 1 << 22
+"""Sizes and dtypes read from a pickle, which may refer to one list a million times: 0.5 s."""
+_PAYLOAD: Final = ("profiling_name", "input_sizes", "output_sizes", "input_dtypes", "output_dtypes")
+
+PayloadKey = tuple[Any, ...]
+"""The values of `_PAYLOAD`; hashable."""
+Rows = Sequence[Mapping[str, Any]]
+
+
+def _column(rows: Rows, key: str, default: Any = None) -> list[Any]:
+    """The entries' values of a key; `default` for those that lack it."""
+    try:
+        return list(map(itemgetter(key), rows))
+    except KeyError:  # a writer normally gives all entries the same keys
+        return [row.get(key, default) for row in rows]
+
+
+class _Payloads:
+    """Numbers the payloads of one dump in order of appearance."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[PayloadKey, int] = {}
+        self._recent: dict[Any, list[tuple[Any, int]]] = {}
+        self._work = 0
+
+    def of(self, row: tuple[Any, ...]) -> int:
+        """The number of the payload in an entry.
+
+        Comparing lists is faster than making tuples of them. A row is compared only with rows
+        found to be flat, so a hostile row's nesting is never followed.
+        """
+        recent = self._recent.setdefault(row[0], [])
+        for earlier, number in recent:
+            if earlier == row:
+                return number
+        key = self._key(row)
+        number = self.numbers.setdefault(key, len(self.numbers))
+        recent.insert(0, (row, number))
+        del recent[_RECENT:]
+        return number
+
+    def _key(self, row: tuple[Any, ...]) -> PayloadKey:
+        name, (sizes_in, sizes_out, *dtypes) = row[0], [value or () for value in row[1:]]
+        self._work += sum(map(len, (sizes_in, sizes_out, *dtypes)))
+        if self._work <= MOST_WORK:
+            self._work += sum(map(len, (*sizes_in, *sizes_out)))
+        if self._work > MOST_WORK:
+            raise FlightRecordError(f"more than {MOST_WORK} sizes and dtypes")
+        sizes = [tuple(map(tuple, sizes_in)), tuple(map(tuple, sizes_out))]
+        if not isinstance(name, str):
+            raise FlightRecordError("profiling_name is a text")
+        if not all(type(n) is int for each in sizes for size in each for n in size):
+            raise FlightRecordError("sizes are lists of numbers")
+        if not all(isinstance(dtype, str) for each in dtypes for dtype in each):
+            raise FlightRecordError("dtypes are texts")
+        return (name, *sizes, *map(tuple, dtypes))
+
+
+def _read_payloads(rows: Rows) -> tuple[NDArray[np.int32], tuple[Payload, ...]]:
+    """For each entry the number of its payload, and the payloads by number."""
+    numbering = _Payloads()
+    columns = (_column(rows, key) for key in _PAYLOAD)
+    numbers = [numbering.of(row) for row in zip(*columns, strict=True)]
+    payloads = tuple(
+        payload_of(recorded, sizes_in, sizes_out, dtypes_in=dtypes_in, dtypes_out=dtypes_out)
+        for recorded, sizes_in, sizes_out, dtypes_in, dtypes_out in numbering.numbers
+    )
+    return np.array(numbers, np.int32), payloads
+
 
 # -- entries -----------------------------------------------------------------------------------
 
@@ -75,22 +148,18 @@ def read_entries(rows: Sequence[Any]) -> Entries:
     if odd is not None:
         raise FlightRecordError(f"an entry is an object, not a {type(odd).__name__}")
     group, groups = number_keys(_group_keys(rows))
-    payload, keys = payload_numbers(rows)
-    payloads = tuple(
-        payload_of(recorded, sizes_in, sizes_out, dtypes_in=dtypes_in, dtypes_out=dtypes_out)
-        for recorded, sizes_in, sizes_out, dtypes_in, dtypes_out in keys
-    )
+    payload, payloads = _read_payloads(rows)
     of_kind = _by_payload(payload, [item.op in POINT_TO_POINT for item in payloads], np.bool_)
     p2p = _flags(rows, "is_p2p") | of_kind
     sites = Sites()
-    state = [_STATES.get(item, CollectiveState.UNKNOWN) for item in column(rows, "state")]
+    state = [_STATES.get(item, CollectiveState.UNKNOWN) for item in _column(rows, "state")]
     columns: dict[str, NDArray[Any]] = {
         "group": group,
         "seq": np.where(p2p, _given(rows, "p2p_seq_id"), _given(rows, "collective_seq_id")),
         "op_id": _given(rows, "op_id"),
         "record": _given(rows, "record_id"),
         "payload": payload,
-        "site": np.array([sites.of(frames) for frames in column(rows, "frames")], np.int32),
+        "site": np.array([sites.of(frames) for frames in _column(rows, "frames")], np.int32),
         "state": np.array(state, np.int8),
         "p2p": p2p,
         "peer": np.where(
@@ -119,7 +188,7 @@ def threads_of(rows: Rows) -> list[int]:
 
     `MAIN_THREAD` is the one that calls most; a helper's entries count as its own.
     """
-    called = list(zip(column(rows, "thread_name"), column(rows, "thread_id"), strict=True))
+    called = list(zip(_column(rows, "thread_name"), _column(rows, "thread_id"), strict=True))
     callers: Counter[str] = Counter()
     helpers = set()
     for row, calls in Counter(called).items():
@@ -212,7 +281,7 @@ def _group_keys(rows: Rows) -> list[GroupKey]:
     ids = _given(rows, "pg_id").tolist()
     names: dict[Any, tuple[str, str]] = {}
     keys = []
-    for name, pg_id in zip(column(rows, "process_group", ""), ids, strict=True):
+    for name, pg_id in zip(_column(rows, "process_group", ""), ids, strict=True):
         # only enough of a list to see that it is too long: a pickle may name one a million times
         plain = tuple(name[:3]) if type(name) is list else name
         named = names.get(plain)
@@ -239,12 +308,12 @@ def _peer(payload: Payload) -> int:
 
 
 def _flags(rows: Rows, key: str) -> NDArray[np.bool_]:
-    return np.array([flag is True for flag in column(rows, key)], np.bool_)
+    return np.array([flag is True for flag in _column(rows, key)], np.bool_)
 
 
 def _times(rows: Rows, key: str) -> NDArray[np.int64]:
     """Nanoseconds; for an unset time, pickles have None and JSON has 0."""
-    times = _int64([time_ns or NONE for time_ns in column(rows, key)], key)
+    times = _int64([time_ns or NONE for time_ns in _column(rows, key)], key)
     return np.where((times > 0) & (times < _LAST_TIME), times, NONE)
 
 
@@ -252,7 +321,7 @@ def _given(rows: Rows, key: str) -> NDArray[np.int64]:
     """The numbers of a key; NONE where the schema lacks it."""
     if rows and key not in rows[0]:
         return np.full(len(rows), NONE, np.int64)
-    return _int64(column(rows, key), key)
+    return _int64(_column(rows, key), key)
 
 
 def _int64(values: Sequence[Any], key: str) -> NDArray[np.int64]:
@@ -455,11 +524,6 @@ class Dump:
     """True if `seq` counts the calls of all groups together, see `count_by_group`."""
     global_peers: bool = False
     """True if `peer` is already a rank of the job."""
-
-    @property
-    def newest_ns(self) -> int:
-        """The latest time in it."""
-        return max(int(self.columns[name].max(initial=NONE)) for name in MOMENTS)
 
 
 def decode(data: bytes) -> Mapping[str, Any]:

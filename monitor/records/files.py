@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -231,6 +231,9 @@ _ONE_IN: Final = 16
 their gaps mean nothing. Lower: one host's records of a large job say nothing about the others."""
 
 
+K = TypeVar("K")
+
+
 @dataclass(frozen=True, slots=True)
 class Read:
     """The result of reading one file."""
@@ -241,6 +244,13 @@ class Read:
     """Of a WorkerServer."""
     problem: str | None = None
 
+    @property
+    def newest_ns(self) -> int:
+        """When it was taken, as far as is known: a dump's latest time."""
+        if self.dump is None:
+            return NONE if self.answer is None else self.answer.taken_ns
+        return max(int(self.dump.columns[name].max(initial=NONE)) for name in MOMENTS)
+
 
 def of_answers(
     reads: Sequence[Read],
@@ -248,17 +258,12 @@ def of_answers(
     problems: Sequence[Problem],
 ) -> Job:
     """The job of the WorkerServers' answers among `reads`; the newest of each rank."""
-    best: dict[RankName, RankRecord] = {}
+    best: dict[RankName, Read] = {}
     complaints = list(problems)
     lost: dict[RankName, Problem] = {}
     for read in reads:
         if read.answer is not None:
-            name = read.answer.record.identity.rank
-            kept = best.setdefault(name, read.answer)
-            if kept is not read.answer:
-                kept, other = sorted((kept, read.answer), key=lambda a: (-a.taken_ns, a.path))
-                best[name] = kept
-                complaints.append(_superseded(other.path, kept.path))
+            _keep_newer(best, read.answer.record.identity.rank, read, complaints)
         elif read.dump is not None:
             complaints.append(
                 Problem(read.source.path, "left out: answers of WorkerServers say more")
@@ -271,11 +276,16 @@ def of_answers(
             else:
                 lost[named] = problem
     complaints += [lost.pop(name) for name in best if name in lost]
-    return from_answers(best.values(), lost=lost, members=members, problems=complaints)
+    answers = (read.answer for read in best.values() if read.answer is not None)
+    return from_answers(answers, lost=lost, members=members, problems=complaints)
 
 
-def _superseded(path: str, kept: str) -> Problem:
-    return Problem(path, f"left out: {kept} is of the same rank and newer")
+def _keep_newer(best: dict[K, Read], rank: K, read: Read, problems: list[Problem]) -> None:
+    """Keep the newer one of two records of a rank."""
+    reads = [read] if rank not in best else [best[rank], read]
+    best[rank], *older = sorted(reads, key=lambda each: (-each.newest_ns, each.source.path))
+    why = f"left out: {best[rank].source.path} is of the same rank and newer"
+    problems += [Problem(each.source.path, why) for each in older]
 
 
 def of_dumps(reads: Sequence[Read]) -> tuple[list[Record], list[Problem]]:
@@ -284,27 +294,18 @@ def of_dumps(reads: Sequence[Read]) -> tuple[list[Record], list[Problem]]:
     Only TorchFT's newest quorum counts: otherwise a rank's record of an older one would be
     compared with its peers' of the newer.
     """
-    problems = []
-    best: dict[int, tuple[DumpFile, Dump]] = {}
+    problems: list[Problem] = []
+    best: dict[int, Read] = {}
     newest = max((r.source.quorum for r in reads if r.source.quorum is not None), default=None)
-    for read in reads:
-        source, dump = read.source, read.dump
-        if dump is None:
-            continue
+    for read in (read for read in reads if read.dump is not None):
+        source = read.source
         if source.rank is None:
             problems.append(Problem(source.path, "its name tells no rank"))
         elif source.quorum != newest:
             problems.append(Problem(source.path, f"left out: quorum {newest} is newer"))
-        elif source.rank in best:
-            kept, other = sorted(  # the one with the later times first
-                (best[source.rank], (source, dump)),
-                key=lambda pair: (-pair[1].newest_ns, pair[0].path),
-            )
-            best[source.rank] = kept
-            problems.append(_superseded(other[0].path, kept[0].path))
         else:
-            best[source.rank] = source, dump
-    alike = {source.prefix for source, _ in best.values()}
+            _keep_newer(best, source.rank, read, problems)
+    alike = {read.source.prefix for read in best.values()}
     for read in reads:
         if read.problem is not None:
             source = read.source
@@ -312,7 +313,8 @@ def of_dumps(reads: Sequence[Read]) -> tuple[list[Record], list[Problem]]:
             stray = bool(alike) and source.prefix not in alike
             lost = None if stray or source.rank in best else source.rank
             problems.append(Problem(source.path, read.problem, lost))
-    return [Record(rank, d, source.path) for rank, (source, d) in best.items()], problems
+    kept = [Record(rank, r.dump, r.source.path) for rank, r in best.items() if r.dump is not None]
+    return kept, problems
 
 
 def gaps(records: Sequence[Record]) -> frozenset[int]:

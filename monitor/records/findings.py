@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from lightkeeper.monitor.model.grouping import grouped
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.monitor.model.wording import listed, plural, seconds
 from lightkeeper.monitor.records.job import CollectiveState, Job
@@ -144,10 +144,7 @@ def waiting(index: Index, stuck: StuckCollective, where: str = "") -> str:
     """
     job, columns = index.job, index.job.columns
     rows = [
-        row
-        for rank in stuck.inside
-        for row in _heads(index, stuck, rank)
-        if index.place(row) == stuck.place
+        row for rank in stuck.inside for row in index.heads[rank] if index.place(row) == stuck.place
     ]
     where = where or f"in {collective(index, stuck)}"
     by_end = grouped((bool(columns["state"][row] == CollectiveState.FAILED), row) for row in rows)
@@ -161,12 +158,6 @@ def waiting(index: Index, stuck: StuckCollective, where: str = "") -> str:
         end = " and left by a timeout or an error" if failed else ""
         parts.append(f"{ranks_listed(job, who)} {did} {where}{spot(index, chosen[0])}{long}{end}")
     return "; ".join(parts)
-
-
-def _heads(index: Index, stuck: StuckCollective, rank: int) -> Sequence[int]:
-    if stuck.transfer is not None:
-        return index.heads[rank]
-    return index.head_rows.get((rank, stuck.group, stuck.sequence), ())
 
 
 def _age_ns(index: Index, row: int) -> int | None:

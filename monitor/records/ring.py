@@ -349,7 +349,14 @@ def _taken(ring: Iterable[RingEntry], dumps: Iterable[Dump], otherwise: int) -> 
 
 
 def _ring_rows(record: FlightRecord, dumps: Iterable[Dump], taken_ns: int) -> tuple[RingRow, ...]:
-    over = {number: state for dump in dumps for number, state in _torch_states(dump).items()}
+    """The ring as rows, with torch's states where these are more reliable than the ring's: NCCL's
+    are real, gloo only knows what is over, of work that nobody waited for, too.
+    """
+    over: dict[int, CollectiveState] = {}
+    for dump in dumps:
+        real, done = dump.backend is Backend.NCCL, CollectiveState.COMPLETED
+        states = zip(*(dump.columns[name].tolist() for name in ("record", "state")), strict=True)
+        over |= {number: CollectiveState(s) for number, s in states if real or s == done}
     rows = [_ring_row(entry, key, taken_ns, over) for entry, key in _keyed(record)]
     return tuple(_batched(_close_unwaited(rows, record.ring), record.ring))
 
@@ -440,21 +447,6 @@ def _state(entry: RingEntry, over: Mapping[int, CollectiveState]) -> CollectiveS
     if states:
         return min(states)
     return CollectiveState.UNKNOWN if entry.exit_age_s is None else CollectiveState.COMPLETED
-
-
-def _torch_states(dump: Dump) -> dict[int, CollectiveState]:
-    """Torch's record id -> a state that is more reliable than the ring's.
-
-    NCCL's states are real. Gloo only knows what is over: useful for work nobody waited for.
-    """
-    columns = dump.columns
-    states = dict(zip(columns["record"].tolist(), columns["state"].tolist(), strict=True))
-    real = dump.backend is Backend.NCCL
-    return {
-        number: CollectiveState(state)
-        for number, state in states.items()
-        if real or state == CollectiveState.COMPLETED
-    }
 
 
 def _close_unwaited(rows: Sequence[RingRow], ring: Sequence[RingEntry]) -> list[RingRow]:
@@ -600,21 +592,16 @@ class _Ranks:
 def from_answers(
     answers: Iterable[RankRecord],
     *,
-    expected: Iterable[RankName] = (),
     lost: Mapping[RankName, Problem] | None = None,
     members: Mapping[str, Sequence[int]] | None = None,
     problems: Iterable[Problem] = (),
 ) -> Job:
-    """The job of these answers, at most one per rank; see `read`.
-
-    `expected` names ranks that must be there, also in replica groups that did not answer; `lost`
-    are ranks whose answer cannot be read.
-    """
+    """The job of these answers, at most one per rank; `lost`: ranks whose answer cannot be read."""
     counted = _counted(
         sorted(answers, key=lambda answer: split_rank_name(answer.record.identity.rank))
     )
     lost = lost or {}
-    ranks = _ranks(counted, [*expected, *lost])
+    ranks = _ranks(counted, lost)
     by_torch = _groups_by_torch(counted)
     quorums = _quorums(counted)
     records = [_record(answer, ranks, by_torch, quorums) for answer in counted]

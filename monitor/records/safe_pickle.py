@@ -45,8 +45,7 @@ LENGTH: Final = {
 """Instruction -> its length in bytes, where that is fixed."""
 SIZED: Final = {ord("X"): 4, ord("B"): 4, 0x8C: 1, ord("C"): 1, 0x8A: 1, 0x8D: 8, 0x8E: 8}
 """Instruction -> bytes of the length field before its argument: strings, bytes, long ints."""
-_STRIDE: Final = 16
-_BLOCK: Final = 1 << 15
+_BLOCK: Final = 1 << 16
 """Bytes processed together: numpy's arrays for them fit into the processor's cache."""
 _VARIES, _LAST = 255, 0
 
@@ -101,24 +100,14 @@ def _ends(raw: NDArray[np.uint8], varies: NDArray[np.int64]) -> NDArray[np.int64
 def _chain(jump: NDArray[np.int64]) -> NDArray[np.int64]:
     """The places reached from a block's first byte by these jumps, up to its end.
 
-    Python follows every `_STRIDE`-th jump; numpy fills in those between, column by column.
+    Each round doubles them: a jump of twice as many instructions from each place found so far.
     """
     end = len(jump)
-    step = np.empty(end + 1, np.int64)
-    np.minimum(jump, end, out=step[:end])
-    step[end] = end  # a sentinel that leads to itself
-    far = step
-    for _ in range(_STRIDE.bit_length() - 1):
+    far = np.append(np.minimum(jump, end), end)  # with a sentinel that leads to itself
+    starts = np.zeros(1, np.int64)
+    while starts[-1] < end:
+        starts = np.concatenate((starts, far.take(starts)))
         far = far.take(far)
-    anchors, at, follow = [], 0, far.item
-    while at < end:
-        anchors.append(at)
-        at = follow(at)
-    table = np.empty((len(anchors), _STRIDE), np.int64)
-    table[:, 0] = anchors
-    for column in range(1, _STRIDE):
-        table[:, column] = step.take(table[:, column - 1])
-    starts = table.reshape(-1)
     return starts[starts < end]
 
 

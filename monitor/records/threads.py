@@ -14,7 +14,7 @@ from itertools import islice
 
 import numpy as np
 
-from lightkeeper.monitor.model.grouping import grouped
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.wording import listed, plural
 from lightkeeper.monitor.records import findings as wording
 from lightkeeper.monitor.records.divergence import Divergence

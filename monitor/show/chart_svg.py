@@ -12,11 +12,10 @@ from statistics import fmean, median
 from typing import Final
 
 from lightkeeper.monitor.decide.tempo import Tempo
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.run import RESOLUTIONS, TrendPoint
-from lightkeeper.monitor.model.units import natural, span
+from lightkeeper.monitor.model.units import grouped, natural, span
 from lightkeeper.monitor.model.wording import title_of
 from lightkeeper.worker_server.wire import StepRow
 

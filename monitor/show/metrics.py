@@ -45,10 +45,10 @@ from lightkeeper.monitor.metric import (
     Values,
 )
 from lightkeeper.monitor.model.eviction import Eviction, Guard, Hold, rulings
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import GroupName, Host, RankName, group_of, split_rank_name
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
+from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import FAULTS, OF_LIGHTHOUSE, RankHealth
 from lightkeeper.worker_server.wire import StepState, Took, Weight
 
@@ -172,8 +172,8 @@ def _unwell(scene: ScrapeView) -> Values:
     return [(split_rank_name(rank), STATES[healths[rank]]) for rank in worst]
 
 
-def _last_commit(scene: ScrapeView) -> Values:
-    age_s = scene.headline.commit_age_s
+def _moment(scene: ScrapeView, age_s: float | None) -> float | None:
+    """Unix time of what is this old."""
     return None if age_s is None else scene.view.snapshot.now_s - age_s
 
 
@@ -193,11 +193,6 @@ def _tally(every: Iterable[T], kinds: Iterable[T]) -> dict[T, int]:
 
 def _groups(of: Callable[[GroupView, ScrapeView], float | None]) -> Fill:
     return lambda scene: [(group.group, of(group, scene)) for group in scene.exported_groups]
-
-
-def _last_heartbeat(group: GroupView, scene: ScrapeView) -> float | None:
-    age_s = group.heartbeat_age_s
-    return None if age_s is None else scene.view.snapshot.now_s - age_s
 
 
 def _testimonies(scene: ScrapeView) -> Values:
@@ -267,7 +262,7 @@ _OF_FLEET: Final[Metrics] = (
     FLEET.gauge("job_state", f"The page's headline, the worst highest: {_numbered(JOB_STATES)}.",
         (), lambda scene: JOB_STATES[scene.headline.state]),
     FLEET.gauge("job_last_commit_timestamp_seconds", "Unix time of the last commit of any rank.",
-        (), _last_commit, absent="none is known"),
+        (), lambda scene: _moment(scene, scene.headline.commit_age_s), absent="none is known"),
     FLEET.gauge("job_usual_commit_seconds", "Usual seconds from commit to commit.", (),
         lambda scene: scene.view.spent.usual_s, absent="not known yet"),
     FLEET.gauge("job_loss", "Median of the finite losses of live ranks.", (), _loss,
@@ -295,7 +290,7 @@ _OF_FLEET: Final[Metrics] = (
         _groups(lambda group, _: group.in_quorum), absent=_NO_ANSWER),
     FLEET.gauge("group_last_heartbeat_timestamp_seconds",
         "Unix time of the group's last heartbeat to the Lighthouse.", GROUP,
-        _groups(_last_heartbeat), absent=_NO_ANSWER),
+        _groups(lambda group, scene: _moment(scene, group.heartbeat_age_s)), absent=_NO_ANSWER),
     FLEET.counter("lighthouse_restarts", "Restarts of the Lighthouse seen by this monitor.", (),
         _evicting(lambda view: view.lighthouse.restarts), absent=ALONE),
     FLEET.counter("quorum_changes", "Quorums formed since this monitor started.", (),
@@ -391,9 +386,7 @@ def _first_seen(scene: ScrapeView) -> Values:
         for incident in scene.view.incidents
         if incident.open or incident.milestones.first_seen_s >= since_s
     ]
-    recent.sort(
-        key=lambda incident: (not incident.open, -incident.milestones.first_seen_s, incident.id)
-    )
+    recent.sort(key=lambda incident: not incident.open)  # the others stay in their order
     return {
         (i.id, i.kind, i.severity, i.state, *_where(i), _did(scene.view, i)):
         i.milestones.first_seen_s
@@ -426,7 +419,7 @@ def _suspects(scene: ScrapeView) -> Values:
             hosts[rank, incident.kind, role] = host
     suspects: dict[tuple[object, ...], float] = {}
     for (rank, kind, role), host in sorted(hosts.items())[:SUSPECTS_TOLD]:
-        seen = scene.view.by_rank.get(rank)
+        seen = scene.view.snapshot.by_rank.get(rank)
         at = host if seen is None else seen.identity.host
         suspects[*split_rank_name(rank), at, kind, role] = 1
     return suspects
@@ -613,7 +606,7 @@ GATE_METRICS: Final = (
     GATE.gauge("gate_answers", "1 while the gate answers this monitor.", (),
         lambda keeper: isinstance(keeper.view, GateView), absent=_NO_GATE),
     GATE.gauge("gate_untaught", "1 while the gate is away or does not accept its list.", (),
-        lambda keeper: keeper.trouble() is not None, absent=_NO_GATE),
+        lambda keeper: any(keeper.troubles()), absent=_NO_GATE),
     GATE.counter("gate_lists", "Lists sent to the gate, by outcome.", ("outcome",),
         lambda keeper: {"taken": keeper.taught, "failed": keeper.failed}, series="2",
         absent=_NO_GATE),
@@ -625,12 +618,8 @@ GATE_METRICS: Final = (
 class ViewCollector(Collector):
     """Computed from the latest view when Prometheus asks; what is not known is left out.
 
-    Args:
-        view: the latest; None before the first tick.
-        bounds: how many ranks and groups have series of their own.
-        wait: until the monitor has time, but not for long: the families of 10,000 ranks take 50 ms
-            of the interpreter that the tick needs.
-        url: where browsers reach this monitor.
+    `wait`: until the monitor has time, but not for long: the families of 10,000 ranks take 50 ms of
+    the interpreter that the tick needs. `url`: where browsers reach this monitor.
     """
 
     def __init__(

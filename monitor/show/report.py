@@ -22,10 +22,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident, incident_from_json, incident_to_json
 from lightkeeper.monitor.model.plain import to_plain
-from lightkeeper.monitor.model.units import clean, counted, sentence, time_of_rank, utc
+from lightkeeper.monitor.model.units import clean, counted, grouped, sentence, time_of_rank, utc
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.monitor.model.wait_map import WaitEdge, WaitMap, WaitNode, WaitPart
 from lightkeeper.monitor.model.wording import listed, plural, who
@@ -377,7 +376,6 @@ class MonitorVerdict:
         )
 
     def body(self) -> dict[str, Any]:
-        """The JSON of it."""
         plain, ranks = incident_to_json(self.incident), list(self.suspects)
         return {
             "bundle": self.path,
@@ -501,7 +499,6 @@ class Report:
         return body if live is None else {**body, "monitor": live.body()}
 
     def page(self) -> str:
-        """The whole document."""
         from lightkeeper.monitor.show.templating import render  # noqa: PLC0415 - nobody else needs templates here
 
         live = None if self.live is None else self.live.incident.verdict.waits

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from lightkeeper.monitor.decide.headline import SICK
@@ -125,13 +125,9 @@ def environment() -> Environment:
     return env
 
 
-def template(name: str) -> Template:
-    """By file name; compiled once."""
-    return environment().get_template(name)
-
-
 def render(name: str, /, **values: Any) -> str:
-    return template(name).render(values)
+    """Each template is compiled once."""
+    return environment().get_template(name).render(values)
 
 
 def render_text(name: str, /, **values: Any) -> str:

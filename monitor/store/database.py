@@ -198,8 +198,11 @@ _CONNECT: Final = {
 }
 
 
-class Fenced(StoreError):  # noqa: N818 - an answer, not an accident
-    """Another monitor holds the lease: nothing was written."""
+_BAD_ROW: Final = (exc.DataError, exc.IntegrityError, exc.ProgrammingError, exc.InterfaceError)
+
+
+class BadRow(StoreError):  # noqa: N818 - an answer, not an accident
+    """A row of the batch can never be stored."""
 
 
 class Database:
@@ -247,14 +250,6 @@ class Database:
             self.engine.dispose()  # lets go of the side files, which the next one needs
             raise Gone(self.gone)
 
-    @contextmanager
-    def _in_place(self) -> Iterator[Connection]:
-        """One transaction; SQLite itself also writes to a file that was moved or deleted."""
-        self._expect_file()
-        with self.engine.begin() as db:
-            yield db
-        self._expect_file()
-
     @property
     def lease(self) -> LeaseTable:
         return LeaseTable(self)
@@ -264,17 +259,22 @@ class Database:
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
-        """One transaction.
+        """One transaction; SQLite itself also writes to a file that was moved or deleted.
 
         Raises:
             Gone: its file was moved or deleted, before or meanwhile.
-            StoreError: the database says no, or is away.
+            BadRow: a value cannot be stored.
+            StoreError: the database says no otherwise, or is away.
         """
+        self._expect_file()
         try:
-            with self._in_place() as db:
+            with self.engine.begin() as db:
                 yield db
+        except _BAD_ROW as error:
+            raise BadRow(message_of(error)) from None
         except exc.SQLAlchemyError as error:
             raise StoreError(message_of(error)) from None
+        self._expect_file()
 
     def write(self, batch: Mapping[Key, Row | None], fence: Fence | None) -> tuple[Key, ...]:
         """Upsert or delete rows in one transaction; returns the keys of rows that cannot be stored.
@@ -282,8 +282,8 @@ class Database:
         Targets follow in small transactions: one of 100,000 rows would block the lease's renewal.
 
         Raises:
-            Fenced: `fence` is given and is not the lease's any more.
-            StoreError: the database says no, or is away.
+            StoreError: `fence` is given and is not the lease's any more; the database says no, or
+                is away.
         """
         targets = [at for at in batch if at[0] == TARGETS]
         first = {at: row for at, row in batch.items() if at[0] != TARGETS}
@@ -299,13 +299,11 @@ class Database:
         self, batch: Mapping[Key, Row | None], fence: Fence | None
     ) -> tuple[Key, ...]:
         try:
-            with self._in_place() as db:
+            with self.begin() as db:
                 self._check(db, batch, fence)
                 _write_rows(db, batch)
-        except (exc.DataError, exc.IntegrityError, exc.ProgrammingError, exc.InterfaceError):
+        except BadRow:
             return self._write_singly(batch, fence)
-        except exc.SQLAlchemyError as error:
-            raise StoreError(message_of(error)) from None
         return ()
 
     def _write_singly(
@@ -335,7 +333,7 @@ class Database:
             return
         wrote = update(LEASE).where(_held_under(fence)).values(writes=LEASE.c.writes + 1)
         if db.execute(wrote).rowcount != 1:
-            raise Fenced("another monitor holds the lease: nothing is written from here")
+            raise StoreError("another monitor holds the lease: nothing is written from here")
 
     def rows(self, kind: str) -> list[str]:
         """The values of a kind as JSON, in their order.

@@ -39,6 +39,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -60,19 +61,6 @@ RENEW_S: Final = 1.0
 MARGIN_S: Final = 1.0
 """The holder stops acting this long before anybody may take over. Longer than two clocks can drift
 apart in `TTL_S`, and than a request takes to arrive."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeldLease:
-    """A lease that this monitor holds. Times are seconds on its own clock, which never stops."""
-
-    epoch: int
-    asked_s: float
-    """Just before the last successful renewal was sent."""
-
-    def left_s(self, now_s: float) -> float:
-        """How long this monitor may still act; zero or less: it may not."""
-        return self.asked_s + TTL_S - MARGIN_S - now_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,18 +129,16 @@ def _started(pid: int) -> str:
 
 
 def _boot() -> str:
-    try:
+    with suppress(OSError):
         return (_PROC / "sys/kernel/random/boot_id").read_text().strip() or "?"
-    except OSError:
-        return "?"
+    return "?"
 
 
 def _space() -> str:
     """The PID namespace: in another one, the same PID is another process."""
-    try:
+    with suppress(OSError):
         return str((_PROC / "self/ns/pid").stat().st_ino)
-    except OSError:
-        return "?"
+    return "?"
 
 
 # -- standing ----------------------------------------------------------------------------------
@@ -223,7 +209,10 @@ class Lease:
         self._holder, self._url = holder, url
         self._clock = clock
         self._lock = threading.Lock()
-        self._lease: HeldLease | None = None
+        self._epoch: int | None = None
+        """Of the lease that this monitor holds; None: it holds none."""
+        self._asked_s = 0.0
+        """Just before the last successful renewal was sent, on its own clock."""
         self._watch: Watch | None = None
         self._since_s: float | None = None
         self._problem: str | None = None
@@ -238,10 +227,10 @@ class Lease:
         """Stop the thread; release the lease if this monitor holds it."""
         self._worker.close(TTL_S)
         with self._lock:
-            held, self._lease = self._lease, None
-        if held is not None:
+            epoch, self._epoch = self._epoch, None
+        if epoch is not None:
             try:
-                self._table.give_back(Fence(self._holder, held.epoch))
+                self._table.give_back(Fence(self._holder, epoch))
             except StoreError as exc:
                 log.warning("the lease is not given back, it runs out by itself: %s", exc)
 
@@ -254,21 +243,21 @@ class Lease:
         each write against the row anyway. Acting needs more than a fence: see `why_not`.
         """
         with self._lock:
-            return None if self._lease is None else Fence(self._holder, self._lease.epoch)
+            return None if self._epoch is None else Fence(self._holder, self._epoch)
 
     def why_not(self) -> str | None:
         """Why this monitor may not act at this moment; None while it may. Never waits."""
         now_s = self._clock()
         with self._lock:
-            held, problem = self._lease, self._problem
+            epoch, silent_s, problem = self._epoch, now_s - self._asked_s, self._problem
         if (gone := self._table.gone) is not None:
             return gone
-        if held is None:
+        if epoch is None:
             return "another monitor holds the lease, or may hold it"
-        if held.left_s(now_s) > 0:
+        if silent_s < TTL_S - MARGIN_S:
             return None
         why = f": {problem}" if problem else ""
-        return f"the lease could not be renewed for {now_s - held.asked_s:.0f} s{why}"
+        return f"the lease could not be renewed for {silent_s:.0f} s{why}"
 
     def lapse(self) -> str | None:
         """Why this monitor may not act although it has a fence: the database is away."""
@@ -277,22 +266,15 @@ class Lease:
     def standing(self) -> LeaseStanding:
         active = self.why_not() is None
         with self._lock:
-            held, watch = self._lease, self._watch
-            problem = self._problem or self._worker.crash
-            if held is not None:
-                return LeaseStanding(
-                    active,
-                    held.epoch,
-                    holder_words(self._holder),
-                    self._url,
-                    self._since_s,
-                    problem,
-                )
-        if watch is None:
+            epoch, row = self._epoch, None if self._watch is None else self._watch.row
+            problem, since_s = self._problem or self._worker.crash, self._since_s
+        if epoch is not None:
+            name = holder_words(self._holder)
+            return LeaseStanding(active, epoch, name, self._url, since_s, problem)
+        if row is None:
             return LeaseStanding(False, 0, None, None, None, problem)
-        row = watch.row
-        name = None if row.holder is None else holder_words(row.holder)
-        return LeaseStanding(False, row.epoch, name, row.url, row.since_s, problem)
+        other = None if row.holder is None else holder_words(row.holder)
+        return LeaseStanding(False, row.epoch, other, row.url, row.since_s, problem)
 
     def writes(self) -> int | None:
         """A number that changes when the active monitor writes; None: not known."""
@@ -304,10 +286,10 @@ class Lease:
     def turn(self) -> None:
         """Renew the lease, or take it if that is allowed by now."""
         with self._lock:
-            held = self._lease
+            epoch = self._epoch
         try:
-            if held is not None:
-                self._renew(held.epoch)
+            if epoch is not None:
+                self._renew(epoch)
             else:
                 self._look()
         except StoreError as exc:
@@ -316,9 +298,8 @@ class Lease:
                     log.warning("the lease cannot be renewed: %s", exc)
                 self._problem = str(exc)
                 if isinstance(exc, Gone):
-                    self._lease = (
-                        None  # at once: whoever starts on that name has a store of its own
-                    )
+                    # at once: whoever starts on that name has a store of its own
+                    self._epoch = None
 
     def _renew(self, epoch: int) -> None:
         asked_s = self._clock()
@@ -346,16 +327,16 @@ class Lease:
 
     def _held(self, epoch: int, asked_s: float) -> None:
         with self._lock:
-            if self._lease is None:
+            if self._epoch is None:
                 log.info("this monitor holds the lease (epoch %d)", epoch)
-            self._lease = HeldLease(epoch, asked_s)
+            self._epoch, self._asked_s = epoch, asked_s
             self._watch = self._problem = None
 
     def _lost(self) -> None:
         with self._lock:
-            if self._lease is not None:
+            if self._epoch is not None:
                 log.warning("the lease is another monitor's: this one stands by")
-            self._lease = self._watch = None
+            self._epoch = self._watch = None
             # if the database fails over to a copy that lags behind, the row may show our old name
             # again: with a new name, this monitor does not take that lease for its own
             self._holder = renamed(self._holder)

@@ -80,7 +80,6 @@ class Store:
         self._done = 0
         self._muted = False
         self._fence: Fence | None = None
-        self._disk = threading.Lock()
         self.database: Database = Database(self.place)
         self._writer = BackgroundWorker(
             "store", self._write, after_crash_s=FLUSH_S, to_the_end=True
@@ -198,7 +197,15 @@ class Store:
             if self._asked == self._done:
                 return
             asked, batch, fence = self._asked, dict(self._pending), self._fence
-        problem, refused = self._try(batch, fence)
+        problem: str | None = None
+        refused: tuple[Key, ...] = ()
+        try:
+            refused = self.database.write(batch, fence) if batch else ()
+        except StoreError as exc:
+            problem = str(exc)
+        except Exception as exc:  # a bug must not end the thread: writes would stop
+            log.exception("the store crashed")
+            problem = f"{type(exc).__name__}: {exc}"
         with self._changed:
             self._done, self.last_error = asked, problem
             self.errors += len(refused) + (problem is not None)
@@ -207,21 +214,6 @@ class Store:
                     if self._pending.get(key) is row:  # not changed meanwhile
                         self._pending.pop(key, None)
             self._changed.notify_all()
-
-    def _try(
-        self, batch: Mapping[Key, Row | None], fence: Fence | None
-    ) -> tuple[str | None, tuple[Key, ...]]:
-        """Write a batch; returns why that failed, and keys of rows that can never be written."""
-        if not batch:  # another flush has written it all
-            return None, ()
-        try:
-            with self._disk:
-                return None, self.database.write(batch, fence)
-        except StoreError as exc:
-            return str(exc), ()
-        except Exception as exc:  # a bug must not end the thread: writes would stop
-            log.exception("the store crashed")
-            return f"{type(exc).__name__}: {exc}", ()
 
     # -- reading ------------------------------------------------------------------------------
 

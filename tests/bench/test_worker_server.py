@@ -141,7 +141,7 @@ def test_a_recorded_collective(page):
         def nothing(tensor, op=None, group=None, async_op=False):
             return None
 
-        recorded = collectives._wrap(collectives._OPS[0], nothing)
+        recorded = collectives._wrap(collectives._Op("all_reduce", nothing), nothing)
         bare = show("an empty function", per_call_us(lambda: nothing(x)))
         show("the same, recorded as all_reduce", per_call_us(lambda: recorded(x)))
         show("gloo all_reduce, world 1, plain",

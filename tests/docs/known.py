@@ -24,8 +24,8 @@ from werkzeug.routing import Map, Rule
 
 from lightkeeper.monitor.cli import Elsewhere, Ours, cli
 from lightkeeper.monitor.show.web.changing import changing
-from lightkeeper.monitor.show.web.paging import incident_pages, paging
-from lightkeeper.monitor.show.web.reading import passing, reading
+from lightkeeper.monitor.show.web.paging import paging
+from lightkeeper.monitor.show.web.reading import reading
 from lightkeeper.worker_server.sidecar.app import ENDPOINTS
 from tests.docs.pages import ROOT
 from tests.docs.shell import Command
@@ -271,7 +271,7 @@ def pip(words: list[str]) -> None:
 @cache
 def monitors() -> Map:
     app = Flask("monitor", static_folder=None)
-    for routes in (reading, paging, incident_pages, changing, passing):
+    for routes in (reading, paging, changing):
         app.register_blueprint(routes)
     return app.url_map
 

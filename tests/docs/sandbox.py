@@ -35,6 +35,7 @@ from pathlib import Path
 import lightkeeper
 
 group, number, hang = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+hangs = hang.with_name("hangs")  # the others wait only for a rank that has stopped
 reporter = lightkeeper.attach(job="demo", group=group, rank=number, world_size=2)
 sick = (group, number) == ("rg_1", 1)
 for step in itertools.count(1):
@@ -42,9 +43,10 @@ for step in itertools.count(1):
     with reporter.phase("data"):
         time.sleep(0.05)
         while sick and hang.exists():
+            hangs.touch()
             time.sleep(0.05)
     with reporter.phase("communication"):
-        while hang.exists():
+        while hangs.exists():
             time.sleep(0.05)
     reporter.end_step(step, loss=2.5, tokens=64)
 """

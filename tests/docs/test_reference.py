@@ -7,13 +7,12 @@ import re
 import pytest
 import yaml
 
-from lightkeeper.monitor.decide.headline import _LABELS, JobState
+from lightkeeper.monitor.decide.headline import JobState
 from lightkeeper.monitor.decide.rules import DEFAULT
 from lightkeeper.monitor.detect.self_health import Condition
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Guard, Rung
 from lightkeeper.monitor.model.verdict import FAULTS, RankHealth, Severity
-from lightkeeper.monitor.show.terminal.status import WORDS
 from lightkeeper.worker_server.rank.identity import LAUNCHERS
 from lightkeeper.worker_server.sidecar.app import ENDPOINTS
 from tests.docs import known
@@ -101,8 +100,8 @@ def test_every_state_of_a_rank_is_explained() -> None:
 def test_every_headline_and_its_word_on_the_terminal_is_explained() -> None:
     table = section("ui", "The page")
     for state in JobState:
-        assert _LABELS[state].rstrip(":").removeprefix("The job ") in table, state
-        assert f"`{WORDS[state]}`" in table, state
+        assert state.label.rstrip(":").removeprefix("The job ") in table, state
+        assert f"`{state.answer}`" in table, state
 
 
 def test_every_state_of_the_monitors_own_health_is_explained() -> None:

@@ -60,11 +60,10 @@ def test_every_class_has_its_runs_in_shapes_that_it_has():
         assert {run.shape for run in mine} == set(fault_class.shapes)
 
 
-@pytest.mark.parametrize("run", [run for run in EVERYTHING if run.kind.act == "inject"],
-                         ids=lambda run: run.key)  # fmt: skip
-def test_every_planned_fault_is_one_that_the_injector_understands(run):
-    for rank in run.hit:
-        faults.parse_fault({**run.fault, "id": "one", "rank": rank, "step": 3})
+def test_every_planned_fault_is_one_that_the_injector_understands():
+    for run in EVERYTHING:
+        for rank in run.hit if run.kind.act == "inject" else ():
+            faults.parse_fault({**run.fault, "id": "one", "rank": rank, "step": 3})
 
 
 # -- judgement -------------------------------------------------------------------------------

@@ -121,6 +121,18 @@ def test_a_client_that_reads_slowly_holds_one_window_and_stops_only_itself() -> 
         assert slow.status(ask) == ("0", "")
 
 
+def test_a_client_is_read_again_once_the_lighthouse_that_took_nothing_is_gone() -> None:
+    with bench() as gate:
+        client = gate.client()
+        beat = client.beat("rg_0:x")
+        gate.do(gate.carried[0].side.pause_writing)
+        assert not client.wire.reading
+        gate.carried[0].die()
+        assert client.wire.reading
+        gate.carried[1].answer_all()
+        assert client.status(beat) == ("0", "")
+
+
 def test_a_large_quorum_goes_at_the_clients_pace() -> None:
     body = grpc(random.Random(1).randbytes(400_000))
     with bench() as gate:

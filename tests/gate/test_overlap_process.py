@@ -114,16 +114,23 @@ class Service:
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.sleep(0)  # what was aborted closes its socket in the loop's next turn
 
     async def _joined(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers = [writer]
         try:
             there = await asyncio.open_connection("127.0.0.1", self._port)
-            with contextlib.closing(there[1]):
-                await asyncio.gather(self._copy(reader, there[1]), self._copy(there[0], writer))
+            writers.append(there[1])
+            await asyncio.gather(self._copy(reader, there[1]), self._copy(there[0], writer))
         except OSError:
             pass
+        except asyncio.CancelledError:
+            for each in writers:
+                each.transport.abort()  # `close` waits for a peer that may read nothing any more
+            raise
         finally:  # also of a connection that is cancelled before its first byte
-            writer.close()
+            for each in writers:
+                each.close()
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

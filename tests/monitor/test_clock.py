@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lightkeeper.monitor.act.notices import Event, Message, Notice, NoticeEnding
-from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.service import Service
 from lightkeeper.monitor.store.store import Store
@@ -19,7 +19,7 @@ from tests.monitor.fakes import FakeFleet, FakeLighthouse, wait_until
 
 @pytest.mark.parametrize(("set_by_s", "ahead_s"), [(3600.0, 3600.0), (-90.0, -90.0), (2.0, 0.0)])
 def test_a_clock_that_ntp_sets_changes_no_age_and_is_known(monkeypatch, set_by_s, ahead_s) -> None:
-    clock, wall = SteadyClock(), time.time
+    clock, wall = Clock(), time.time
     before_s = clock.now_s()
     monkeypatch.setattr(time, "time", lambda: wall() + set_by_s)
     assert clock.now_s() - before_s < 60
@@ -55,7 +55,9 @@ def test_what_a_monitor_says_and_stores_follows_a_clock_that_was_set_after_its_s
         try:
             ranks = [fleet.add("rg_0", replica_id="rg_0:a"), fleet.add("rg_1", replica_id="rg_1:b")]
             api.register(*ranks)
-            wait_until(lambda: old.view and len(old.view.by_rank) == 2, 10, "both are watched")
+            wait_until(
+                lambda: old.view and len(old.view.snapshot.by_rank) == 2, 10, "both are watched"
+            )
             set_by[0] = by_s
             wait_until(lambda: service.keeper is not old and service.keeper.view, 15, "it follows")
             assert "clock" not in str(api.get("/readyz")["degraded"])

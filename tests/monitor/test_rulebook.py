@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lightkeeper.monitor.act.quarantine import SWITCH, PauseSwitch
-from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.decide.rules import GUARDS, PolicyAction, PolicyError
 from lightkeeper.monitor.journal.entries import JournalTick
 from lightkeeper.monitor.journal.replay import Event, Opened, Replay, find_journals, journal_events
@@ -270,7 +270,7 @@ def test_a_pause_survives_a_restart_and_ends_with_its_hours(tmp_path: Path) -> N
 @pytest.mark.parametrize("body", ["{", "[]", '{"reason": "x"}', json.dumps({"until_s": "x"})])
 def test_a_saved_pause_that_cannot_be_read_pauses_all_the_same(body, tmp_path: Path) -> None:
     store = Store(tmp_path / "m.db")
-    switch = PauseSwitch(SteadyClock(), store)
+    switch = PauseSwitch(Clock(), store)
     switch.take_over(body)
     assert switch.why() == "paused by lightkeeper: a saved pause cannot be read"
     store.close()

@@ -215,7 +215,7 @@ def test_without_a_script_it_reads_and_has_no_dead_buttons(worked, opened) -> No
 
 def test_pages_of_64_ranks_stay_below_200_kb(worked, opened) -> None:
     fleet = crowd(8, 8)
-    victims = tuple(sorted(fleet.by_rank))
+    victims = tuple(sorted(fleet.snapshot.by_rank))
     big = replace(FIRING, verdict=replace(FIRING.verdict, victims=victims))
     shown = replace(fleet, incidents=(big,), bundles={ID: BundleView(2048, 1.0)})
     monitor = worked(shown=shown)

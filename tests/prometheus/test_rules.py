@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,7 @@ def test_every_rule_and_alert_does_on_made_up_series_what_it_says():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@cache
 def tries() -> list[dict]:
     blocks = yaml.safe_load((RULES / "tests.yml").read_text())["tests"]
     return [case for block in blocks for case in block["promql_expr_test"]]

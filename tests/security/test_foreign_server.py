@@ -55,7 +55,8 @@ def _refuses(command: Command, words: str, *more: str) -> None:
 @pytest.mark.parametrize("words", ASK)
 def test_a_page_or_other_json_is_no_monitor(words: str, foreign: Foreign, command: Command) -> None:
     answers: list[tuple[int, str, bytes]] = [(200, PAGE, HTML), (404, PAGE, HTML), (500, PAGE, b"")]
-    answers += [(status, JSON, body) for status in (200, 404, 503) for body in ODD_BODIES]
+    answers += [(status, JSON, body) for body, status in crossed(ODD_BODIES, (404, 503, 200))]
+    answers.append((503, JSON, ODD_BODIES[-1]))
     for each in answers:
         foreign.says(*each)
         _refuses(command, words)
@@ -102,7 +103,7 @@ def test_a_monitor_of_another_shape_raises_nothing(
     from lightkeeper.monitor.cli import main
 
     bodies = [{"schema": 1, **dict.fromkeys(KEYS, shape)} for shape in SHAPES]
-    bodies += [{"schema": 1, key: shape} for key, shape in crossed(KEYS, SHAPES, times=2)]
+    bodies += [{"schema": 1, key: shape} for key, shape in crossed(KEYS, SHAPES)]
     for body in bodies:
         foreign.says(200, JSON, json.dumps(body).encode())
         status = main([*words.split(), *ASK[words]])

@@ -37,7 +37,7 @@ def test_healthz_says_which_has_ended(api: Api, name: str) -> None:
 def test_healthz_is_503_when_the_loop_stands_for_long(api: Api) -> None:
     api.tick()
     assert api.call("GET", "/healthz").status_code == 200
-    view = api.service.keeper._view
+    view = api.service.keeper.view
     assert view is not None
     object.__setattr__(view.snapshot, "now_s", view.snapshot.now_s - 500.0)
     answer = api.call("GET", "/healthz")

@@ -8,8 +8,8 @@ import pytest
 
 from lightkeeper.monitor.service import Service, StartError
 from lightkeeper.worker_server.rank.settings import SettingError, Settings
+from lightkeeper.worker_server.sidecar import RefusalError
 from lightkeeper.worker_server.sidecar.app import RequestGuard
-from lightkeeper.worker_server.sidecar.queries import RefusalError
 from tests.monitor.api import TOKEN, Api, options
 
 

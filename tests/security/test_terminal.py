@@ -141,7 +141,11 @@ class EvilBox(FakeBox):
 @pytest.mark.parametrize("endpoint", [e for e in ENDPOINTS if not e.acts], ids=lambda e: e.name)
 def test_no_answer_of_a_workerserver_moves_a_terminal(endpoint) -> None:
     client = app_of(EvilBox()).test_client()
-    asked = [endpoint.path] if endpoint.query is None else [endpoint.path, endpoint.ask]
+    asked = (
+        [endpoint.path]
+        if endpoint.query is None
+        else [endpoint.path, endpoint.path + endpoint.example]
+    )
     for path in asked:
         said = client.get(path, headers=CURL)
         text = said.get_data(as_text=True)
@@ -207,7 +211,7 @@ def test_no_command_prints_what_moves_a_terminal(
 ) -> None:
     if colour:
         monkeypatch.setenv("FORCE_COLOR", "1")
-    for more in ([], ["--format", "json"]):
+    for more in [[]] if colour else [[], ["--format", "json"]]:  # JSON has no colours
         main([*words.split(), *ASK[words], *more])
         said = capsys.readouterr()
         assert "Traceback" not in said.err

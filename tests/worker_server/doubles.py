@@ -7,9 +7,9 @@ import time
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.rank.page.reader import PageReader
 from lightkeeper.worker_server.run_dir import RankFiles
+from lightkeeper.worker_server.sidecar import SilentError
 from lightkeeper.worker_server.sidecar.black_box import BlackBox
 from lightkeeper.worker_server.sidecar.process import Activity
-from lightkeeper.worker_server.sidecar.queries import SilentError
 from lightkeeper.worker_server.sidecar.stacks import Call, ProcessLook, Taken, ThreadLook
 
 

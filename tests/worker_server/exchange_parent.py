@@ -46,7 +46,7 @@ def census(port):
         with socket.socket(fileno=os.dup(file)) as copy:
             listening += copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     own = inodes_of(os.getpid())
-    rows = [row for row in tcp_sockets() if row.inode in own and row.state == 1]
+    rows = [row for row in tcp_sockets(own) if row.inode in own and row.state == 1]
     return listening, sum(row.peer.endswith(f":{port}") for row in rows)
 
 

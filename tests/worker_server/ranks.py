@@ -127,7 +127,7 @@ class Rank:
     def _find_endpoint(self) -> dict[str, Any] | None:
         for path in self.run_dir.glob("*.page"):
             content = files_of_ranks.RankFiles(path).read_endpoint()
-            if content is not None and content["pid"] == self.pid:
+            if content.get("pid") == self.pid:
                 return content
         return None
 

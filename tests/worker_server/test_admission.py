@@ -7,9 +7,8 @@ import time
 import pytest
 
 from lightkeeper.worker_server.rank.admission import (
-    Admitted,
+    AdmissionAnswer,
     MonitorAway,
-    Refused,
     ask_monitors,
     until,
 )
@@ -26,11 +25,21 @@ def gone() -> str:
 @pytest.mark.parametrize(
     ("body", "answer"),
     [
-        pytest.param({"admit": True, "reason": "fine"}, Admitted("fine"), id="admitted"),
-        pytest.param(REFUSAL, Refused(REFUSAL["reason"]), id="refused-until-released"),
-        pytest.param({**REFUSAL, "until_s": 7}, Refused(REFUSAL["reason"], 7), id="refused-until"),
-        pytest.param({"admit": False}, Refused("no reason given"), id="no-reason"),
-        pytest.param({"admit": False, "reason": "a\n b"}, Refused("a b"), id="one-line"),
+        pytest.param(
+            {"admit": True, "reason": "fine"}, AdmissionAnswer(True, "fine"), id="admitted"
+        ),
+        pytest.param(
+            REFUSAL, AdmissionAnswer(False, REFUSAL["reason"]), id="refused-until-released"
+        ),
+        pytest.param(
+            {**REFUSAL, "until_s": 7},
+            AdmissionAnswer(False, REFUSAL["reason"], 7),
+            id="refused-until",
+        ),
+        pytest.param({"admit": False}, AdmissionAnswer(False, "no reason given"), id="no-reason"),
+        pytest.param(
+            {"admit": False, "reason": "a\n b"}, AdmissionAnswer(False, "a b"), id="one-line"
+        ),
     ],
 )
 def test_the_monitors_answer_is_taken_as_it_is(monitor, body, answer):
@@ -71,7 +80,7 @@ def test_another_status_is_no_refusal(monitor, status):
 def test_the_first_monitor_that_answers_counts(monitor):
     dead, broken, refusing, two = gone(), monitor("?"), monitor(REFUSAL), monitor()
     said = ask_monitors([dead, broken.url, refusing.url, two.url], "node1", None, 5.0)
-    assert said == Refused(REFUSAL["reason"])
+    assert said == AdmissionAnswer(False, REFUSAL["reason"])
     assert (len(broken.asked), len(refusing.asked), len(two.asked)) == (1, 1, 0)
 
 
@@ -79,7 +88,9 @@ def test_the_monitor_that_answered_is_asked_first_the_next_time(monitor):
     broken, refusing = monitor("?"), monitor(REFUSAL)
     monitors = [broken.url, refusing.url]
     for _ in range(2):
-        assert ask_monitors(monitors, "node1", None, 5.0) == Refused(REFUSAL["reason"])
+        assert ask_monitors(monitors, "node1", None, 5.0) == AdmissionAnswer(
+            False, REFUSAL["reason"]
+        )
     assert (len(broken.asked), len(refusing.asked)) == (1, 2)
 
 

@@ -15,10 +15,8 @@ import pytest
 
 from lightkeeper.worker_server.rank import admission
 from lightkeeper.worker_server.rank.admission import (
-    Admission,
-    Admitted,
+    AdmissionAnswer,
     MonitorAway,
-    Refused,
     ask_monitors,
     options,
     wait_until_admitted,
@@ -27,7 +25,7 @@ from tests.waiting import wait_for
 from tests.worker_server.admissions import REFUSAL
 from tests.worker_server.ranks import ROOT
 
-REFUSED = Refused("node1 is quarantined by ann: ECC")
+REFUSED = AdmissionAnswer(False, "node1 is quarantined by ann: ECC")
 AWAY = MonitorAway("http://m:1: no answer in time")
 GONE = "the monitor is away (http://m:1: no answer in time)"
 
@@ -36,13 +34,13 @@ GONE = "the monitor is away (http://m:1: no answer in time)"
 class World:
     """A clock that only sleeping moves, and a monitor with a script whose last word stays."""
 
-    answers: list[Admission]
+    answers: list[AdmissionAnswer]
     now_s: float = 0.0
     said: list[str] = field(default_factory=list)
     slept: list[float] = field(default_factory=list)
     chance: float = 0.5
 
-    def ask(self) -> Admission:
+    def ask(self) -> AdmissionAnswer:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
     def sleep(self, seconds: float) -> None:
@@ -58,7 +56,7 @@ class World:
 
 
 def test_who_is_admitted_starts_without_a_word():
-    world = World([Admitted("fine")])
+    world = World([AdmissionAnswer(True, "fine")])
     assert world.admitted()
     assert (world.said, world.slept) == ([], [])
 
@@ -73,8 +71,8 @@ def test_who_is_refused_and_does_not_wait_is_told_why_and_until_when():
 
 
 def test_who_waits_is_told_once_per_change():
-    other = Refused("node1 is quarantined by bob: mended badly")
-    world = World([REFUSED, REFUSED, REFUSED, other, other, Admitted()])
+    other = AdmissionAnswer(False, "node1 is quarantined by bob: mended badly")
+    world = World([REFUSED, REFUSED, REFUSED, other, other, AdmissionAnswer(True)])
     assert world.admitted()
     assert world.said == [
         "refused until a person releases it: node1 is quarantined by ann: ECC (waiting)",
@@ -86,7 +84,7 @@ def test_who_waits_is_told_once_per_change():
 
 @pytest.mark.parametrize(("chance", "pause_s"), [(0.0, 5.0), (0.5, 10.0), (1.0, 15.0)])
 def test_pauses_differ_from_launcher_to_launcher(chance, pause_s):
-    world = World([REFUSED, Admitted()], chance=chance)
+    world = World([REFUSED, AdmissionAnswer(True)], chance=chance)
     assert world.admitted()
     assert world.slept == [pause_s]
 
@@ -105,7 +103,7 @@ def test_a_monitor_that_is_away_admits_at_once():
 
 
 def test_a_refusal_stands_while_the_monitor_only_restarts():
-    world = World([REFUSED, AWAY, AWAY, REFUSED, Admitted()])
+    world = World([REFUSED, AWAY, AWAY, REFUSED, AdmissionAnswer(True)])
     assert world.admitted()
     assert world.said == [
         "refused until a person releases it: node1 is quarantined by ann: ECC (waiting)",

@@ -11,8 +11,8 @@ from prometheus_client import generate_latest
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.run_dir import RankFiles, read_json, write_json
+from lightkeeper.worker_server.sidecar import SilentError
 from lightkeeper.worker_server.sidecar.metrics import make_registry
-from lightkeeper.worker_server.sidecar.queries import SilentError
 from lightkeeper.worker_server.sidecar.recorders import MAIN
 from tests.changed import replace
 from tests.worker_server.boxes import CONNECTIONS

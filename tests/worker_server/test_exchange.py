@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lightkeeper.worker_server.rank import exchange
+from lightkeeper.worker_server.rank import exchange, gentle_end
 from lightkeeper.worker_server.run_dir import RankFiles, read_json, write_json
 from tests.nursery import nursery
 from tests.waiting import wait_for
@@ -63,7 +63,7 @@ def quorum(monkeypatch, tmp_path):
     """Which groups are configured for which quorum."""
     groups = {}
     monkeypatch.setattr(
-        exchange, "groups_now", lambda: [(pg, n) for n in groups for pg in groups[n]]
+        gentle_end, "groups_now", lambda: [(pg, n) for n in groups for pg in groups[n]]
     )
     exchange.install(RankFiles(tmp_path / "a.page"))
     yield groups

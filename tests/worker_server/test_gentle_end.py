@@ -147,9 +147,7 @@ def test_an_order_reaches_the_rank_by_its_file(groups, log, tmp_path):
     try:
         write_json(files.order, {"id": "x", "park": False, "wait_s": 1.0})
         exchange.obey()
-        wait_for(
-            lambda: (read_json(files.answer) or {}).get("id") == "x", within_s=20.0, what="it is so"
-        )
+        wait_for(lambda: read_json(files.answer).get("id") == "x", within_s=20.0, what="it is so")
     finally:
         exchange.install(RankFiles(tmp_path / "gone.page"))
     assert read_json(files.answer) == {"id": "x", "ended": 0, "said": "aborted 1 process group"}

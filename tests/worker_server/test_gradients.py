@@ -90,6 +90,15 @@ def test_a_rank_that_gets_what_is_not_finite_says_that_it_came_from_others(manag
     assert (spell.first_step, spell.where, spell.run) == (0, "exchanged", 1)
 
 
+def test_what_the_program_has_freed_by_the_vote_is_not_looked_at(manager, state):
+    given = gradient()
+    manager.start_quorum()
+    manager.allreduce(given)
+    given.resize_(0)
+    manager.should_commit()
+    assert state().spoilt is None
+
+
 def test_a_spell_ends_with_a_finite_step(manager, state):
     step(manager, gradient(NAN))
     step(manager, gradient())
@@ -135,7 +144,7 @@ def test_large_numbers_are_finite():
     ids=["small", "integers", "elsewhere", "strided", "sparse", "None", "a number"],
 )  # fmt: skip
 def test_what_cannot_be_looked_at_cheaply_is_not(manager, state, odd):
-    assert sample_is_finite(odd) is None
+    assert not torchft._usable(odd)
 
 
 def test_only_a_watch_that_looks_is_told(manager, state):

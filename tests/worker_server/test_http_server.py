@@ -41,7 +41,7 @@ class Served:
 
     @property
     def channels(self):
-        return list(self.server._connections.channels)
+        return list(self.server._server.connections.channels)
 
     def connect(self, data=b""):
         sock = self.open.enter_context(

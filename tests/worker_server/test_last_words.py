@@ -21,9 +21,9 @@ from lightkeeper.worker_server.rank.page.writer import PageWriter
 from lightkeeper.worker_server.run_dir import RankFiles, start_ticks
 from lightkeeper.worker_server.sidecar.black_box import BlackBox
 from lightkeeper.worker_server.sidecar.last_words import (
+    EndFacts,
     Remains,
     StderrTail,
-    ending_sentence,
     port_taken,
 )
 from lightkeeper.worker_server.sidecar.machine import Machine
@@ -83,7 +83,7 @@ def dead(code=None, signum=None):
 )  # fmt: skip
 def test_one_true_sentence_says_how_it_ended(process, facts, sentence):
     usual = {"closed": False, "exception": None, "crash": None, "sent": (), "oom": ""}
-    assert ending_sentence(process, **{**usual, **facts}) == sentence
+    assert EndFacts(process, **{**usual, **facts}).sentence() == sentence
 
 
 @pytest.mark.parametrize(
@@ -124,10 +124,10 @@ def test_a_zombie_that_may_not_be_looked_into_has_no_known_status(monkeypatch):
         assert wait_status(pidfd, child.pid, ticks) == 0
         read_text = Path.read_text
 
-        def forbidden(path, **kw):
+        def forbidden(path, *args, **kw):
             if path.name == "io":
                 raise PermissionError(path)
-            return read_text(path, **kw)
+            return read_text(path, *args, **kw)
 
         monkeypatch.setattr(Path, "read_text", forbidden)
         assert wait_status(pidfd, child.pid, ticks) is None
@@ -530,7 +530,7 @@ def test_an_error_that_torchft_hides_is_noted_where_it_was_raised_whatever_it_is
     for error, noted in [(KeyError("ema"), "KeyError: 'ema'"), (UnprintableError(), "Unprintable")]:
         last_words.keep_hidden_error(None)
         last_words.keep_hidden_error(error)
-        note = left.remains._page.note(layout.NOTE_HIDDEN, time.monotonic_ns())
+        note = left.remains.page.note(layout.NOTE_HIDDEN, time.monotonic_ns())
         assert noted in note[0]
     last_words.keep_hidden_error(None)
 

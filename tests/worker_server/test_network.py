@@ -77,7 +77,7 @@ def inode(of: socket.socket) -> int:
 
 
 def row_of(of: socket.socket) -> TcpSocket | None:
-    return next((row for row in tcp_sockets() if row.inode == inode(of)), None)
+    return next((row for row in tcp_sockets({inode(of)}) if row.inode == inode(of)), None)
 
 
 def end(of: tuple[Any, ...]) -> str:

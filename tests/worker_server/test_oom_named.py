@@ -61,6 +61,6 @@ def test_a_killed_worker_of_its_loader_is_named_beside_the_exception(
 ) -> None:
     remains = remains_of(tmp_path, (1234, os.getpid()))
     said = f"the main thread\n{LOST}\nTraceback (most recent call last):\n{LOST}\n"
-    monkeypatch.setattr(remains._page, "note", lambda kind, now_ns: (said, 3.0))
+    monkeypatch.setattr(remains.page, "note", lambda kind, now_ns: (said, 3.0))
     ending = remains.ending(wire.Process(False, None, dead_age_s=3.0, exit_code=1))
     assert (ending.exception, ending.detail) == (LOST, KILLED)

@@ -108,7 +108,7 @@ def test_members_meet_at_the_store_of_the_job(notes, world, store):
 def test_the_first_address_is_what_torch_is_told(monkeypatch, given, address):
     monkeypatch.setenv("MASTER_ADDR", "node-1")
     monkeypatch.setenv("MASTER_PORT", "29500")
-    assert process_groups._first_address(given) == address
+    assert process_groups._store_address("init_process_group", given) == address
 
 
 def test_a_store_in_memory_has_no_address(notes, recording):

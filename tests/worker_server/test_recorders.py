@@ -18,8 +18,8 @@ from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.reader import PageReader
 from lightkeeper.worker_server.run_dir import RankFiles
+from lightkeeper.worker_server.sidecar import SilentError
 from lightkeeper.worker_server.sidecar.black_box import BlackBox
-from lightkeeper.worker_server.sidecar.queries import SilentError
 from lightkeeper.worker_server.sidecar.recorders import ControlPlane, Recorders
 from lightkeeper.worker_server.sidecar.text import answer_text
 from tests.waiting import wait_for
@@ -301,7 +301,7 @@ def test_a_header_that_hangs_costs_the_state_nothing(page, serve, tmp_path, monk
 
     def asked_again():
         with contextlib.suppress(SilentError):
-            box.recorders._plane.ask(header)
+            box.recorders.plane.ask(header)
         return plane.asked.count(header) > 1
 
     wait_for(asked_again, within_s=10, what="what it answers at last ends that connection")

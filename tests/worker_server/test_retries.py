@@ -44,6 +44,11 @@ class Transport:
         self.client.shutdown(socket.SHUT_WR)
 
 
+class Timer:
+    def cancel(self) -> None:
+        pass
+
+
 class NoProxy:
     def left(self, transport: object) -> None:
         del transport
@@ -53,6 +58,7 @@ def gate(client: socket.socket, request: bytes) -> None:
     """The gate's own code for a client that has just come."""
     new = NewClient(NoProxy())  # type: ignore[arg-type]
     new._transport = Transport(client)  # type: ignore[assignment]
+    new._timer = Timer()  # type: ignore[assignment]
     new.data_received(request)
 
 

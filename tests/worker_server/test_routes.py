@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lightkeeper.worker_server import wire
-from lightkeeper.worker_server.sidecar.app import BOTH, ENDPOINTS, JSON
+from lightkeeper.worker_server.sidecar import RefusalError, SilentError
+from lightkeeper.worker_server.sidecar.app import BOTH, ENDPOINTS, JSON, in_json, in_text
 from lightkeeper.worker_server.sidecar.process import EvictionResult
-from lightkeeper.worker_server.sidecar.queries import RefusalError, SilentError, in_json, in_text
 from tests.worker_server.boxes import IDENTITY, TOKEN, WITH_TOKEN, FakeBox, app_of, host_report
 from tests.worker_server.wire_values import parse_last_words, parse_network
 
@@ -219,7 +219,7 @@ def test_the_help_page_has_a_line_for_every_route(client):
     rules = {rule.rule for rule in client.application.url_map.iter_rules()} - {"/"}
     assert {listed.path for listed in ENDPOINTS} - {"/"} == rules
     for endpoint in ENDPOINTS[1:]:
-        assert endpoint.ask in text
+        assert endpoint.path + endpoint.example in text
         assert endpoint.what in text
     assert "curl 'http://localhost/v1/state?format=text'  " in text
     assert 'curl -X POST http://localhost/v1/evict -H "Authorization:' in text

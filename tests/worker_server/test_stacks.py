@@ -15,7 +15,7 @@ from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.rank import last_words
 from lightkeeper.worker_server.rank.last_words import stacks_text
 from lightkeeper.worker_server.rank.page import layout
-from lightkeeper.worker_server.sidecar.queries import RefusalError, SilentError
+from lightkeeper.worker_server.sidecar import RefusalError, SilentError
 from lightkeeper.worker_server.sidecar.stacks import Stacks, first_in_note, folded
 from tests.waiting import wait_for
 from tests.worker_server.doubles import Bench

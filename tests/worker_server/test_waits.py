@@ -218,9 +218,7 @@ def test_a_collective_and_the_wait_for_a_work_are_waited_for(recording, clock, w
 
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     try:
-        recorded = collectives._wrap(
-            next(op for op in collectives._OPS if op.name == "barrier"), barrier
-        )
+        recorded = collectives._wrap(collectives._Op("barrier", barrier), barrier)
         recorded()
         assert waits() == (None, None, 1)
         work = recorded(async_op=True)

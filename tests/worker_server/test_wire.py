@@ -6,11 +6,12 @@ import contextlib
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightkeeper.worker_server import wire
-from lightkeeper.worker_server.sidecar.queries import in_json
+from lightkeeper.worker_server.sidecar.app import in_json
+from tests.deep import DEEP
 from tests.worker_server.wire_values import PARSERS, WHO, values
 
 PLAIN_JSON = st.recursive(
@@ -21,6 +22,7 @@ PLAIN_JSON = st.recursive(
 
 
 @pytest.mark.parametrize("kind", list(PARSERS)[:-1], ids=lambda kind: kind.__name__)
+@settings(max_examples=8 * DEEP)  # each draws a whole answer
 @given(data=st.data())
 def test_what_is_said_survives_the_wire(kind, data):
     said = data.draw(values(kind))

@@ -84,12 +84,12 @@ def bad(kind: Any, bounds: msgspec.Meta | None) -> list[Any]:
     return [1, True, HUGE, math.nan, ["x"]]
 
 
-CASES = [
-    pytest.param(kind, path, leaf, bounds, id=f"{kind.__name__}-{'.'.join(map(str, path))}")
-    for kind in PARSERS
-    for path, leaf, bounds in leaves(kind)
-    if leaf is not Any
-]
+def refusal(kind: type, answer: Any) -> str | None:
+    try:
+        PARSERS[kind](answer)
+    except wire.WireError as exc:
+        return str(exc)
+    return None
 
 
 @pytest.mark.parametrize("kind", PARSERS, ids=lambda kind: kind.__name__)
@@ -97,21 +97,19 @@ def test_an_example_with_every_key_is_read(kind):
     assert isinstance(PARSERS[kind](answer_of(kind)), kind)
 
 
-@pytest.mark.parametrize(("kind", "path", "leaf", "bounds"), CASES)
-def test_a_value_out_of_its_type_or_bounds_costs_that_answer_and_names_its_place(
-    kind, path, leaf, bounds
-):
-    named = [key for key in path if isinstance(key, str) and key != "k"]
-    for value in bad(leaf, bounds):
+@pytest.mark.parametrize("kind", PARSERS, ids=lambda kind: kind.__name__)
+def test_a_value_out_of_its_type_or_bounds_costs_that_answer_and_names_its_place(kind):
+    for path, leaf, bounds in leaves(kind):
+        named = [key for key in path if isinstance(key, str) and key != "k"]
         place = answer = answer_of(kind)
         for key in path[:-1]:
             place = place[key]
-        place[path[-1]] = value
-        with pytest.raises(wire.WireError) as refused:
-            PARSERS[kind](json.loads(json.dumps(answer)))
-        said = str(refused.value)
-        assert "\n" not in said
-        assert not named or any(key in said for key in named), said
+        for value in [] if leaf is Any else bad(leaf, bounds):
+            place[path[-1]] = value
+            said = refusal(kind, answer)
+            assert said is not None, (path, value)
+            assert "\n" not in said
+            assert not named or any(key in said for key in named), said
 
 
 @pytest.mark.parametrize("kind", PARSERS, ids=lambda kind: kind.__name__)

@@ -15,6 +15,7 @@ from lightkeeper.worker_server.sidecar.stacks import (
     _SYSCALLS,
     Call,
     HangWatch,
+    RankProgress,
     StackSample,
     StandstillWitness,
     doing_of,
@@ -47,14 +48,14 @@ def looks(*seen, until_s=200, watch=None):
 @pytest.mark.parametrize(
     ("seen", "first"),
     [
-        ((RUNS, step(), ()), [3, 5, 7, 12]),
-        ((RUNS, None, BETWEEN), [3, 5, 7, 12]),
-        ((RUNS, None, INSIDE), [3, 5, 7, 12]),
-        ((RUNS, step("compile"), INSIDE), [3, 5, 7, 12]),
-        ((RUNS, step("checkpoint"), BETWEEN), [30, 32, 37, 42]),
-        ((RUNS, None, ()), [10, 12, 17, 22]),
-        ((STOPPED, step(), ()), [0, 2, 7, 12]),
-        ((DEAF, step(), ()), [0, 2, 7, 12]),
+        ((RUNS, RankProgress(step())), [3, 5, 7, 12]),
+        ((RUNS, RankProgress(None, BETWEEN)), [3, 5, 7, 12]),
+        ((RUNS, RankProgress(None, INSIDE)), [3, 5, 7, 12]),
+        ((RUNS, RankProgress(step("compile"), INSIDE)), [3, 5, 7, 12]),
+        ((RUNS, RankProgress(step("checkpoint"), BETWEEN)), [30, 32, 37, 42]),
+        ((RUNS, RankProgress(None)), [10, 12, 17, 22]),
+        ((STOPPED, RankProgress(step())), [0, 2, 7, 12]),
+        ((DEAF, RankProgress(step())), [0, 2, 7, 12]),
     ],
     ids=["phase", "no steps", "inside", "waits at something long", "long phase", "starts",
          "stopped", "deaf"],
@@ -70,15 +71,11 @@ def test_a_rank_that_stands_still_is_looked_at_soon_again_and_then_ever_more_sel
 def test_a_rank_that_moves_is_never_looked_at():
     watch = HangWatch()
     for second in range(100):
-        assert not watch.due(RUNS, step("other", second // 3, 0.0), BETWEEN, float(second))
+        now = RankProgress(step("other", second // 3, 0.0), BETWEEN)
+        assert not watch.due(RUNS, now, float(second))
         assert not watch.hanging
-    assert looks(RUNS, step("other", 50, 0.0), BETWEEN, watch=watch, until_s=20) == [
-        3,
-        5,
-        7,
-        12,
-        17,
-    ]
+    stands = RankProgress(step("other", 50, 0.0), BETWEEN)
+    assert looks(RUNS, stands, watch=watch, until_s=20) == [3, 5, 7, 12, 17]
 
 
 @pytest.mark.parametrize(
@@ -89,28 +86,29 @@ def test_early_looks_cost_a_healthy_rank_six_an_hour_at_most(step_s, an_hour):
     watch = HangWatch()
     seconds = range(1000, 4600)
     looked = [
-        watch.due(RUNS, step("other", s // step_s, s % step_s), BETWEEN, float(s)) for s in seconds
+        watch.due(RUNS, RankProgress(step("other", s // step_s, s % step_s), BETWEEN), float(s))
+        for s in seconds
     ]
     assert abs(sum(looked) - an_hour) <= 6
 
 
 def test_early_looks_that_found_a_rank_passing_are_left_out_for_ten_minutes():
     watch = HangWatch()
-    assert looks(RUNS, step(progress=1), BETWEEN, watch=watch, until_s=4) == [3]
+    assert looks(RUNS, RankProgress(step(progress=1), BETWEEN), watch=watch, until_s=4) == [3]
     for progress, first_s in ((2, 5), (3, 5)):
-        seen = (RUNS, step("other", progress, 0.0), BETWEEN)
+        seen = (RUNS, RankProgress(step("other", progress, 0.0), BETWEEN))
         began = [s for s in range(300) if watch.due(*seen, 1010.0 + 300 * progress + s)]
         assert began[0] == first_s
-    seen = (RUNS, step("other", 4, 0.0), BETWEEN)
+    seen = (RUNS, RankProgress(step("other", 4, 0.0), BETWEEN))
     assert next(s for s in range(20) if watch.due(*seen, 2300.0 + s)) == 3
 
 
 def test_a_rank_stands_since_its_last_move_and_not_since_that_was_seen():
     watch = HangWatch()
-    watch.due(RUNS, step("other", 1, 0.0), (), 1000.0)
-    watch.due(RUNS, step("other", 2, 0.75), (), 1001.0)
+    watch.due(RUNS, RankProgress(step("other", 1, 0.0)), 1000.0)
+    watch.due(RUNS, RankProgress(step("other", 2, 0.75)), 1001.0)
     assert watch.since_s == 1000.25
-    watch.due(RUNS, step("other", 3, 6.0), (), 1002.0)  # moved by what has no age
+    watch.due(RUNS, RankProgress(step("other", 3, 6.0)), 1002.0)  # moved by what has no age
     assert watch.since_s == 1001.0
 
 
@@ -121,18 +119,20 @@ def transfer(posted, unfinished=0, held=0):
 def test_a_rank_that_sends_and_receives_moves():
     watch = HangWatch()
     for second in range(100):
-        assert not watch.due(RUNS, step(), BETWEEN, float(second), transfer(second // 2))
-    assert watch.due(RUNS, step(), BETWEEN, 102.0, transfer(49))
+        assert not watch.due(
+            RUNS, RankProgress(step(), BETWEEN, transfer(second // 2)), float(second)
+        )
+    assert watch.due(RUNS, RankProgress(step(), BETWEEN, transfer(49)), 102.0)
 
 
 def test_a_rank_inside_of_its_first_transfer_is_looked_at_soon():
     watch = HangWatch()
-    inside = transfer(1, 1, 1)
-    assert [s for s in range(10) if watch.due(RUNS, None, (), float(s), inside)] == [3, 5, 7]
+    inside = RankProgress(None, (), transfer(1, 1, 1))
+    assert [s for s in range(10) if watch.due(RUNS, inside, float(s))] == [3, 5, 7]
 
 
 def test_a_rank_that_is_traced_is_left_alone():
-    assert looks(replace(STOPPED, tracer=wire.Tracer(9, "gdb")), step(), ()) == []
+    assert looks(replace(STOPPED, tracer=wire.Tracer(9, "gdb")), RankProgress(step())) == []
 
 
 USER = Call("Deadlock.log_step", "/job/train.py", 66)
@@ -336,7 +336,7 @@ def test_where_py_spy_cannot_look_what_the_beat_wrote_since_is_the_sample(page, 
     bench.box.tick()
     assert bench.box.state().witness is None
     bench.box._hangs = HangWatch()
-    bench.box._hangs.due(RUNS, *bench.box._stand(RUNS)[:2], 0.0)
+    bench.box._hangs.due(RUNS, bench.box._progress(RUNS), 0.0)
     page.write_note(layout.NOTE_STACKS, 'Thread 7: "MainThread"\n    A.run (train.py:7)\n')
     bench.box.tick()
     assert str(bench.box.state().witness.frame) == "A.run (train.py:7)"

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 import lightkeeper
 from lightkeeper.worker_server.rank import attach  # noqa: F401  once for all
-from lightkeeper.worker_server.sidecar.queries import SilentError
+from lightkeeper.worker_server.sidecar import SilentError
 from lightkeeper.worker_server.sidecar.recorders import ControlPlane
 from tests import forks
 from tests.worker_server.fates import ways_of

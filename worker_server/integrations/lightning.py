@@ -22,8 +22,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightkeeper.worker_server import attach, autoload
+from lightkeeper.worker_server.harmless import warn
 from lightkeeper.worker_server.integrations import Spans
-from lightkeeper.worker_server.rank.warn_once import warn
 
 if TYPE_CHECKING:
     from lightkeeper.worker_server.rank.reporter import ReportSource
@@ -33,17 +33,14 @@ Hook = TypeVar("Hook", bound=Callable[..., None])
 
 
 def lightning_callbacks() -> list[Any]:
-    """For `lightning.pytorch.callbacks_factory`."""
     return _wanted("lightning.pytorch")
 
 
 def pytorch_lightning_callbacks() -> list[Any]:
-    """For `pytorch_lightning.callbacks_factory`."""
     return _wanted("pytorch_lightning")
 
 
 def fabric_callbacks() -> list[Any]:
-    """For `lightning.fabric.callbacks_factory`."""
     return [FabricCallback()] if autoload.wanted() else []
 
 
@@ -167,12 +164,10 @@ class TrainerHooks:
 
     @_quiet
     def begin_checkpoint(self) -> None:
-        """A checkpoint is about to be saved."""
         self._spans.begin("checkpoint")
 
     @_quiet
     def end_checkpoint(self) -> None:
-        """It is saved, or saving failed."""
         self._spans.end("checkpoint")
 
 
@@ -201,7 +196,6 @@ class FabricCallback:
     """Attaches when Fabric has set up the first model."""
 
     def on_after_setup(self, fabric: Any, module: Any) -> None:  # noqa: ARG002
-        """Attach with the rank that Fabric gave this process."""
         try:
             attach(rank=fabric.global_rank, world_size=fabric.world_size)
         except Exception as exc:  # noqa: BLE001

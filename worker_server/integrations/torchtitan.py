@@ -1,6 +1,6 @@
 """torchtitan's spans as steps and phases.
 
-    TITAN_STRUCT_LOGGER_HANDLERS=worker_server.integrations.torchtitan.handler
+    TITAN_STRUCT_LOGGER_HANDLERS=lightkeeper.worker_server.integrations.torchtitan.handler
 
 torchtitan (0.3.0) calls the factories that this variable names, once per rank, before it builds the
 trainer. It then logs a record when a span begins and when it ends. Setting the variable turns off
@@ -22,8 +22,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from lightkeeper.worker_server.harmless import warn
 from lightkeeper.worker_server.integrations import Spans
-from lightkeeper.worker_server.rank.warn_once import warn
 
 if TYPE_CHECKING:
     from lightkeeper.worker_server.rank.reporter import ReportSource
@@ -130,7 +130,6 @@ class SpanHandler(logging.Handler):
         self._on = True
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One record of torchtitan's structured logger."""
         if not self._on:
             return
         try:

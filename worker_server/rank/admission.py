@@ -30,25 +30,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlencode
 
-from msgspec import MsgspecError, Struct
+from msgspec import MsgspecError, Struct, structs
 from msgspec.json import decode
 
 from lightkeeper.worker_server import home
 from lightkeeper.worker_server.command import OneLineParser, become
 from lightkeeper.worker_server.plain_text import FORMS, LEVELS, JsonFormatter, escaped
-from lightkeeper.worker_server.rank.identity import (
-    POD,
-    group_named_by,
-    launcher_of,
-    node_of,
-    program_of,
-    starts_ranks,
-)
+from lightkeeper.worker_server.rank import identity
 from lightkeeper.worker_server.rank.retries import quorum_retries
 from lightkeeper.worker_server.rank.settings import monitors_in, monitors_of
 from lightkeeper.worker_server.wire import PATH_ADMISSION
@@ -59,30 +52,19 @@ _EACH_S = 2.0
 """Limit for each of several monitors. One that is up answers within milliseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """The host may run the group."""
+class AdmissionAnswer(Struct, frozen=True):
+    """A monitor's answer: may the host run the group now?"""
 
+    admit: bool
     reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The host may not run the group now."""
-
-    reason: str
     until_s: float | None = None
-    """Unix time; None: until a person releases it."""
+    """Unix time at which a refusal ends; None: a person releases it."""
 
 
-@dataclass(frozen=True, slots=True)
-class MonitorAway:
+class MonitorAway(NamedTuple):
     """No monitor gave a usable answer."""
 
     reason: str
-
-
-Admission = Admitted | Refused | MonitorAway
 
 
 def ask_monitors(
@@ -91,7 +73,7 @@ def ask_monitors(
     group: str | None,
     timeout_s: float,
     unfit: Callable[[], str | None] = lambda: None,
-) -> Admission:
+) -> AdmissionAnswer | MonitorAway:
     """The first usable answer of a monitor; never raises. That monitor moves to the front of the
     list, so that the next call does not wait for one that is away.
 
@@ -100,7 +82,7 @@ def ask_monitors(
     """
     if (why := unfit()) is not None:
         return MonitorAway(f"{monitors[0]}: {why}")
-    answers: queue.SimpleQueue[Admission] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[AdmissionAnswer | MonitorAway] = queue.SimpleQueue()
     threading.Thread(
         target=lambda: answers.put(_ask_all(monitors, host, group, timeout_s)),
         name="admission",
@@ -112,7 +94,9 @@ def ask_monitors(
         return MonitorAway(f"no answer of {' or '.join(monitors)} within {timeout_s:g} s")
 
 
-def _ask_all(monitors: list[str], host: str, group: str | None, timeout_s: float) -> Admission:
+def _ask_all(
+    monitors: list[str], host: str, group: str | None, timeout_s: float
+) -> AdmissionAnswer | MonitorAway:
     end_s, reasons = time.monotonic() + timeout_s, []
     for url in tuple(monitors):
         left_s = end_s - time.monotonic()
@@ -126,13 +110,15 @@ def _ask_all(monitors: list[str], host: str, group: str | None, timeout_s: float
     return MonitorAway("; ".join(reasons) or "no time left to ask")
 
 
-def _ask_one(url: str, host: str, group: str | None, timeout_s: float) -> Admission:
+def _ask_one(
+    url: str, host: str, group: str | None, timeout_s: float
+) -> AdmissionAnswer | MonitorAway:
     query = urlencode({"host": host, **({} if group is None else {"group": group})})
     try:
         status, body = home.request("GET", f"{url}{PATH_ADMISSION}?{query}", timeout_s)
         if status != http.HTTPStatus.OK:
             return MonitorAway(f"it answers {status}")
-        answer = decode(body, type=_Answer)
+        answer = decode(body, type=AdmissionAnswer)
     except TimeoutError:
         return MonitorAway("no answer in time")
     except (MsgspecError, UnicodeDecodeError, RecursionError):
@@ -140,15 +126,7 @@ def _ask_one(url: str, host: str, group: str | None, timeout_s: float) -> Admiss
     except (OSError, http.client.HTTPException, ValueError) as exc:
         return MonitorAway(" ".join(f"{type(exc).__name__}: {exc}".split()))
     reason = " ".join(answer.reason.split())
-    if answer.admit:
-        return Admitted(reason)
-    return Refused(reason or "no reason given", answer.until_s)
-
-
-class _Answer(Struct):
-    admit: bool
-    reason: str = ""
-    until_s: float | None = None
+    return structs.replace(answer, reason=reason or ("" if answer.admit else "no reason given"))
 
 
 def _unfit(environ: Mapping[str, str]) -> Callable[[], str | None]:
@@ -182,22 +160,17 @@ def ask_to_join(environ: Mapping[str, str], warn: Callable[[str], None]) -> None
         warn(f"LIGHTKEEPER_ADMISSION={wish!r} is none of off, warn, refuse: taken for off")
         return
     try:
-        monitors = list(monitors_of(monitors_in(environ)))
-        answer = (
-            ask_monitors(
-                monitors, node_of(environ), group_named_by(environ), _JOIN_WAIT_S, _unfit(environ)
-            )
-            if monitors
-            else None
-        )
+        host, monitors = identity.node_of(environ), list(monitors_of(monitors_in(environ)))
+        if not monitors:
+            return
+        group = identity.group_named_by(environ)
+        answer = ask_monitors(monitors, host, group, _JOIN_WAIT_S, _unfit(environ))
     except Exception as exc:  # noqa: BLE001  training continues without us
         warn(f"lightkeeper did not ask for admission: {exc!r}")
         return
-    if not isinstance(answer, Refused):
+    if isinstance(answer, MonitorAway) or answer.admit:
         return
-    refusal = (
-        f"this rank is refused on {node_of(environ)} until {until(answer.until_s)}: {answer.reason}"
-    )
+    refusal = f"this rank is refused on {host} until {until(answer.until_s)}: {answer.reason}"
     if wish != "refuse":
         warn(f"lightkeeper: {refusal}; it trains all the same (LIGHTKEEPER_ADMISSION={wish})")
     elif threading.current_thread() is not threading.main_thread():
@@ -265,7 +238,7 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add = parser.add_argument
     for flag, metavar, says in (
         ("--host", "NAME", ("this host, as the WorkerServer reports it (default: LIGHTKEEPER_HOST, "
-         f"SLURMD_NODENAME, K8S_NODE_NAME, the host's name; here: {node_of(environ)})")),
+         f"SLURMD_NODENAME, K8S_NODE_NAME, the host's name; here: {identity.node_of(environ)})")),
         ("--group", "NAME", "the replica group (default: REPLICA_GROUP)"),
         ("--job", "NAME", "name of the job (default: LIGHTKEEPER_JOB)"),
         ("--run", "NAME", "of this start, equal on all its hosts (LIGHTKEEPER_RUN)"),
@@ -332,7 +305,7 @@ def options(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Namesp
         top.error(f"--timeout is {args.timeout:g}, expected seconds")
     if not 0.05 <= args.poll <= 3600:
         top.error(f"--poll is {args.poll:g}, expected 0.05 to 3600 seconds")
-    args.host, args.group = node_of(environ), group_named_by(environ)
+    args.host, args.group = identity.node_of(environ), identity.group_named_by(environ)
     args.command = words[at + 1 :]
     args.changes = {
         "LIGHTKEEPER_ATTACH": environ.get("LIGHTKEEPER_ATTACH", "1"),
@@ -343,7 +316,7 @@ def options(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Namesp
 
 
 def wait_until_admitted(
-    ask: Callable[[], Admission],
+    ask: Callable[[], AdmissionAnswer | MonitorAway],
     say: Callable[[str], None],
     asked: argparse.Namespace,
     *,
@@ -356,7 +329,7 @@ def wait_until_admitted(
     while True:
         answer, now_s = ask(), clock()
         match answer:
-            case Admitted():
+            case AdmissionAnswer(admit=True):
                 if refused_s is not None:
                     say(f"admitted after {now_s - began_s:.0f} s")
                 return True
@@ -366,7 +339,7 @@ def wait_until_admitted(
             case MonitorAway():
                 text = f"the monitor is away ({answer.reason}): its refusal stands for "
                 text += f"{_LAST_WORD_S:.0f} s"
-            case Refused():
+            case AdmissionAnswer():
                 refused_s = now_s
                 then = "waiting" if asked.wait else f"status {REFUSED_STATUS}"
                 text = f"refused until {until(answer.until_s)}: {answer.reason} ({then})"
@@ -384,12 +357,12 @@ def wait_until_admitted(
 
 def _is_no_rank(command: Sequence[str]) -> bool:
     """True if a command is python with its own script, which no launcher makes a rank."""
-    program = program_of(command)
+    program = identity.program_of(command)
     return (
         Path(command[0]).name.startswith("python")
-        and launcher_of(os.environ) is None
+        and identity.launcher_of(os.environ) is None
         and program != "lightkeeper.worker_server"
-        and not starts_ranks(program)
+        and not identity.starts_ranks(program)
     )
 
 
@@ -408,7 +381,7 @@ def main(words: Sequence[str]) -> int:
     chosen = options(words, os.environ)
     say = partial(_say, chosen.log_format)
     if chosen.monitors:
-        if chosen.host.startswith(POD):
+        if chosen.host.startswith(identity.POD):
             say(f"the node of {chosen.host} is not known: set LIGHTKEEPER_HOST from spec.nodeName")
         unfit = _unfit({**os.environ, **chosen.changes})
         question = partial(

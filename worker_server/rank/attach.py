@@ -12,18 +12,19 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import fcntl
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, cast
+from typing import cast
 
 from lightkeeper.worker_server import run_dir, wire
+from lightkeeper.worker_server.harmless import warn
 from lightkeeper.worker_server.home import is_open, misspelt
 from lightkeeper.worker_server.rank import exchange, last_words, torch_hooks, trackers
 from lightkeeper.worker_server.rank.identity import POD, claim_from, identity_from
@@ -32,12 +33,6 @@ from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.writer import PageWriter
 from lightkeeper.worker_server.rank.reporter import Reporter
 from lightkeeper.worker_server.rank.settings import Settings, for_sidecar
-from lightkeeper.worker_server.rank.torch_hooks import (
-    count_steps,
-    declare_compilations,
-    when_imported,
-)
-from lightkeeper.worker_server.rank.warn_once import warn
 
 # -- The sidecar as the rank sees it: started by the attach, restarted when it is gone -----------
 # One that is stopped (state T) or no longer answers its own checks is killed first, so that a rank
@@ -57,14 +52,6 @@ _PART_S = 0.3
 _ASKED_PART_S = 2.0
 """After SIGTERM: nobody waits for its exit code, and Kubernetes kills it after 30 s only."""
 _PR_SET_PTRACER = 0x59616D61
-
-
-def _sidecar_in(endpoint: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Pid and start ticks of the publisher."""
-    pid, ticks = endpoint.get("sidecar_pid"), endpoint.get("sidecar_ticks")
-    if not isinstance(pid, int) or not isinstance(ticks, int):
-        return None
-    return pid, ticks
 
 
 def _end(pid: int, ticks: int) -> None:
@@ -93,11 +80,7 @@ def start_sidecar(files: run_dir.RankFiles) -> subprocess.Popen[bytes]:
     environ = for_sidecar(os.environ)
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [home, environ.get("PYTHONPATH")]))
     environ.pop("LD_PRELOAD", None)  # a profiler or allocator meant for training
-    low = os.pidfd_open(os.getpid())
-    try:  # not 0 to 2, free if the program was started without: they become the sidecar's streams
-        pidfd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)
-    finally:
-        os.close(low)
+    pidfd = last_words.move_high(os.pidfd_open(os.getpid()))
     try:
         with files.log.open("ab") as log:  # for errors before it can log by itself
             return subprocess.Popen(
@@ -121,30 +104,24 @@ def start_sidecar(files: run_dir.RankFiles) -> subprocess.Popen[bytes]:
         os.close(pidfd)
 
 
+@dataclass(eq=False)
 class SidecarProcess:
     """Keeps one sidecar beside this process; the beat calls `look`."""
 
-    def __init__(
-        self,
-        files: run_dir.RankFiles,
-        start: Callable[[run_dir.RankFiles], subprocess.Popen[bytes]] = start_sidecar,
-        clock: Callable[[], float] = monotonic,
-        state: Callable[[int, int], str | None] = run_dir.process_state,
-        end: Callable[[int, int], None] = _end,
-    ) -> None:
-        self._files = files
-        self._state = state
-        self._end = end
-        self._start = start
-        self._clock = clock
-        self._launcher: subprocess.Popen[bytes] | None = self._start(files)
-        self._started_s = clock()
+    files: run_dir.RankFiles
+    start: Callable[[run_dir.RankFiles], subprocess.Popen[bytes]] = start_sidecar
+    clock: Callable[[], float] = monotonic
+    state: Callable[[int, int], str | None] = run_dir.process_state
+    end: Callable[[int, int], None] = _end
+
+    def __post_init__(self) -> None:
+        self._launcher: subprocess.Popen[bytes] | None = self.start(self.files)
+        self._started_s = self._looked_s = self.clock()
         self._sidecar: tuple[int, int] | None = None
         """Pid and start ticks of the admitted sidecar."""
         self._former: tuple[int, int] | None = None
         """The previous one's, whose file stays until the next one publishes."""
         self._restarts = 0
-        self._looked_s = clock()
         self._mark: int | None = None
         self._stopped_looks = self._mute_looks = 0
         self._due_s: float | None = None
@@ -163,36 +140,36 @@ class SidecarProcess:
             return
         if self._sidecar is None:
             self._admit()
-        elif (state := self._state(*self._sidecar)) is None:
+        elif (state := self.state(*self._sidecar)) is None:
             self._again()
-        elif self._clock() - self._looked_s >= _LOOK_S:
-            self._looked_s = self._clock()
+        elif self.clock() - self._looked_s >= _LOOK_S:
+            self._looked_s = self.clock()
             self._watch(state, *self._sidecar)
 
     def _watch(self, state: str, pid: int, ticks: int) -> None:
         """Kill one that no longer serves; it is restarted once it is gone."""
-        mark = self._files.endpoint_mark()
+        mark = self.files.endpoint_mark()
         mute = mark is not None and mark == self._mark
         self._mark = mark
         self._mute_looks = self._mute_looks + 1 if mute else 0
         self._stopped_looks = self._stopped_looks + 1 if state == "T" else 0
         if self._stopped_looks >= _STOPPED_LOOKS or self._mute_looks >= _MUTE_LOOKS:
             self._stopped_looks = self._mute_looks = 0
-            self._end(pid, ticks)
+            self.end(pid, ticks)
 
     def part(self, within_s: float = _PART_S) -> None:
         """Have the sidecar send how this process ends while it ends, and wait for that, but not
         long: a pod that ends takes both along. Elsewhere the sidecar outlives the rank.
         """
         podded = 1 in (os.getpid(), os.getppid()) or "KUBERNETES_SERVICE_HOST" in os.environ
-        sidecar = _sidecar_in(self._files.read_endpoint() or {}) if podded else None
+        sidecar = run_dir.sidecar_in(self.files.read_endpoint()) if podded else None
         if sidecar is None:
             return
-        mark, until_s = self._files.endpoint_mark(), monotonic() + within_s
+        mark, until_s = self.files.endpoint_mark(), monotonic() + within_s
         with contextlib.suppress(OSError):
-            if self._state(*sidecar) is not None:
+            if self.state(*sidecar) is not None:
                 os.kill(sidecar[0], signal.SIGUSR1)
-        while self._files.endpoint_mark() == mark and monotonic() < until_s:
+        while self.files.endpoint_mark() == mark and monotonic() < until_s:
             sleep(0.005)
 
     def let_go(self) -> None:
@@ -202,18 +179,18 @@ class SidecarProcess:
 
     def _admit(self) -> None:
         """Let the sidecar (and its py-spy) trace this process, where Yama would forbid it."""
-        sidecar = _sidecar_in(self._files.read_endpoint() or {})
+        sidecar = run_dir.sidecar_in(self.files.read_endpoint())
         if sidecar not in (None, self._former) and self._launcher is None:
             self._sidecar = sidecar
             ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(sidecar[0]), 0, 0, 0)
-        elif self._clock() - self._started_s > _START_LIMIT_S:
+        elif self.clock() - self._started_s > _START_LIMIT_S:
             last = ""
             with contextlib.suppress(OSError, IndexError):  # of a traceback, say
-                last = f" ({self._files.log.read_text('utf-8', 'replace').splitlines()[-1][:200]})"
+                last = f" ({self.files.log.read_text('utf-8', 'replace').splitlines()[-1][:200]})"
             self._give_up(f"did not come up{last}")
 
     def _again(self) -> None:
-        now = self._clock()
+        now = self.clock()
         if self._due_s is None and now - self._started_s >= _STEADY_S:
             self._restarts = 0
         if self._restarts >= len(_PAUSES_S):
@@ -225,11 +202,11 @@ class SidecarProcess:
             self._restarts += 1
             self._started_s = now
             with contextlib.suppress(OSError):  # no process available: the time limit reports it
-                self._launcher = self._start(self._files)
+                self._launcher = self.start(self.files)
 
     def _give_up(self, why: str) -> None:
         self._given_up = True
-        warn(f"lightkeeper's WorkerServer {why}: see {self._files.log}")
+        warn(f"lightkeeper's WorkerServer {why}: see {self.files.log}")
 
 
 # -- attaching ------------------------------------------------------------------------------------
@@ -310,11 +287,11 @@ def _attach(environ: Mapping[str, str]) -> Reporter:
         last_words.install(page, files.crash)
     except OSError as exc:
         warn(f"lightkeeper cannot keep last words: {exc!r}")
-    end = _start_beat(page, files, sidecar)
+    beat, end = _start_beat(page, files, sidecar)
     os.register_at_fork(after_in_child=lambda: _forget(reporter, end))
     if environ.get("LIGHTKEEPER_TORCH") != "0":
         try:
-            when_imported("torch", lambda: _hook_torch(reporter, files))
+            torch_hooks.when_imported("torch", lambda: _hook_torch(reporter, files, beat))
         except Exception as exc:  # noqa: BLE001  steps are still worth reporting
             warn(f"lightkeeper sees no collectives: {exc!r}")
     return reporter
@@ -335,8 +312,7 @@ def _new_page(
 
 
 def _published(files: run_dir.RankFiles, key: str) -> str | None:
-    """A text that the sidecar published."""
-    text = (files.read_endpoint() or {}).get(key)
+    text = files.read_endpoint().get(key)
     return text if isinstance(text, str) else None
 
 
@@ -356,7 +332,7 @@ def _complaining(files: run_dir.RankFiles) -> Callable[[], None]:
     return look
 
 
-def _hook_torch(reporter: Reporter, files: run_dir.RankFiles) -> None:
+def _hook_torch(reporter: Reporter, files: run_dir.RankFiles, beat: Beat) -> None:
     """What has to wait for torch. Never raises: it may run inside an import."""
 
     def exchanges() -> None:
@@ -367,6 +343,7 @@ def _hook_torch(reporter: Reporter, files: run_dir.RankFiles) -> None:
         )
 
         collectives.install(reporter)
+        beat.chores.append(collectives.tell_backends)
         process_groups.install()
         torchft.install(reporter)
         if os.environ.get("LIGHTKEEPER_MEND_TORCHFT") == "1":
@@ -377,11 +354,14 @@ def _hook_torch(reporter: Reporter, files: run_dir.RankFiles) -> None:
             torch_hooks.start_control_plane(files.socket)
 
     def optimizers() -> None:
-        count_steps(reporter.from_source("optimizer"))
+        torch_hooks.count_steps(reporter.from_source("optimizer"))
 
     for install, without in (
         (optimizers, "does not count the optimizer's steps"),
-        (lambda: declare_compilations(reporter), "does not see what torch.compile does"),
+        (
+            lambda: torch_hooks.declare_compilations(reporter),
+            "does not see what torch.compile does",
+        ),
         (exchanges, "sees no collectives"),
     ):
         try:
@@ -404,25 +384,26 @@ def _forget(reporter: Reporter, end: Callable[[], None]) -> None:
 
 def _start_beat(
     page: PageWriter, files: run_dir.RankFiles, sidecar: SidecarProcess
-) -> Callable[[], None]:
+) -> tuple[Beat, Callable[[], None]]:
+    """The beat, and what ends it with the process."""
     exchange.install(files)
     beat = Beat(
         page.beat,
         sidecar,
-        (
+        [
             last_words.keeping(
                 lambda text: page.write_note(layout.NOTE_STACKS, text), page.progress
             ),
             last_words.note_uncaught,
             _complaining(files),
             trackers.telling(page),
-            _tell_backends,
-        ),
+        ],
         exchange.obey,
     )
 
     def end() -> None:
-        torch_hooks.close_control_plane(files.socket)
+        with contextlib.suppress(OSError):
+            files.socket.unlink()  # from now on nobody finds torch's control plane
         page.end()
         beat.stop()
         last_words.note_uncaught()
@@ -438,15 +419,7 @@ def _start_beat(
         last_words.stand_in(end_by_sigterm)
     atexit.register(end)
     beat.start()
-    return end
-
-
-def _tell_backends() -> None:
-    """A chore of a module that is imported with torch; until then it does nothing."""
-    loaded = sys.modules.get("lightkeeper.worker_server.rank.collectives")
-    tell = getattr(loaded, "tell_backends", None)  # it may be half imported
-    if tell is not None:
-        tell()
+    return beat, end
 
 
 class Beat(threading.Thread):
@@ -456,19 +429,19 @@ class Beat(threading.Thread):
         self,
         stamp: Callable[[], None],
         sidecar: SidecarProcess,
-        chores: Sequence[Callable[[], None]],
-        obey: Callable[[], None] = lambda: None,
+        chores: list[Callable[[], None]],
+        obey: Callable[[], None],
     ) -> None:
         """`obey` carries out what the monitor orders; it is called more often than the chores."""
         super().__init__(name="lightkeeper-beat", daemon=True)
         self._stamp = stamp
         self._sidecar: SidecarProcess | None = sidecar
-        self._chores = list(chores)
+        self.chores = chores
+        """Done once a second each; one that fails is dropped."""
         self._obey = obey
         self._over = threading.Event()
 
     def run(self) -> None:
-        """Until the interpreter ends."""
         due_s = stamp_s = monotonic()
         while not self._over.wait(min(_ORDERS_S, self._pause_s(due_s))):
             if not self._try(self._obey):
@@ -482,20 +455,15 @@ class Beat(threading.Thread):
             now_s = monotonic()
             if now_s >= due_s:
                 due_s = now_s + _BEAT_S
-                self.do_chores()
+                for chore in tuple(self.chores):
+                    if not self._try(chore):
+                        self.chores.remove(chore)
 
     def _pause_s(self, due_s: float) -> float:
         settled = self._sidecar is None or self._sidecar.settled
         return min(max(0.0, due_s - monotonic()), _BEAT_S if settled else _START_S)
 
-    def do_chores(self) -> None:
-        """Run each once; one that fails is dropped."""
-        for chore in tuple(self._chores):
-            if not self._try(chore):
-                self._chores.remove(chore)
-
     def stop(self) -> None:
-        """Do nothing from now on."""
         self._over.set()
 
     def _try(self, chore: Callable[[], None]) -> bool:

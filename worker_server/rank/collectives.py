@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import sys
 import sysconfig
@@ -39,6 +40,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from lightkeeper.worker_server.harmless import warn
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.writer import (
     CallRow,
@@ -47,7 +49,6 @@ from lightkeeper.worker_server.rank.page.writer import (
     serves_training,
 )
 from lightkeeper.worker_server.rank.reporter import Reporter
-from lightkeeper.worker_server.rank.warn_once import warn
 
 _UNNAMED = frozenset({"", "undefined"})
 _MAX_CACHED = 4096
@@ -75,10 +76,10 @@ class _Op:
         "reduce_op", "root", "same", "sends", "tag",
     )  # fmt: skip
 
-    def __init__(self, name: str, parameters: str, sent: str = "", received: str = "") -> None:
-        """`parameters`: the positional ones, up to the last that is read."""
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        sent, received = _TENSORS[name]
         self.name = name
-        self.order = tuple(parameters.split())
+        self.order = tuple(inspect.signature(function).parameters)
         self.group = self._place("group")
         self.async_op = self._place("async_op")
         self.always_async = name in _ALWAYS_ASYNC
@@ -96,34 +97,30 @@ class _Op:
         return self.order.index(parameter) if parameter in self.order else _NOWHERE
 
 
-_OPS = (
-    _Op("all_reduce", "tensor op group async_op", "tensor", "tensor"),
-    _Op("all_reduce_coalesced", "tensors op group async_op", "tensors", "tensors"),
-    _Op("broadcast", "tensor src group async_op group_src", "tensor", "tensor"),
-    _Op("reduce", "tensor dst op group async_op group_dst", "tensor", "tensor"),
-    _Op("all_gather", "tensor_list tensor group async_op", "tensor", "tensor_list"),
-    _Op("all_gather_into_tensor", "output_tensor input_tensor group async_op",
-        "input_tensor", "output_tensor"),
-    _Op("all_gather_single", "output_tensor input_tensor group async_op",
-        "input_tensor", "output_tensor"),
-    _Op("all_gather_coalesced", "output_tensor_lists input_tensor_list group async_op",
-        "input_tensor_list"),
-    _Op("reduce_scatter", "output input_list op group async_op", "input_list", "output"),
-    _Op("reduce_scatter_tensor", "output input op group async_op", "input", "output"),
-    _Op("reduce_scatter_single", "output input op group async_op", "input", "output"),
-    _Op("all_to_all", "output_tensor_list input_tensor_list group async_op",
-        "input_tensor_list", "output_tensor_list"),
-    _Op("all_to_all_single", "output input output_split_sizes input_split_sizes group async_op",
-        "input", "output"),
-    _Op("gather", "tensor gather_list dst group async_op group_dst", "tensor", "gather_list"),
-    _Op("scatter", "tensor scatter_list src group async_op group_src", "scatter_list", "tensor"),
-    _Op("barrier", "group async_op"),
-    _Op("monitored_barrier", "group"),
-    _Op("send", "tensor dst group tag group_dst", "tensor"),
-    _Op("recv", "tensor src group tag group_src", "", "tensor"),
-    _Op("isend", "tensor dst group tag group_dst", "tensor"),
-    _Op("irecv", "tensor src group tag group_src", "", "tensor"),
-)  # fmt: skip
+_TENSORS = {
+    "all_reduce": ("tensor", "tensor"),
+    "all_reduce_coalesced": ("tensors", "tensors"),
+    "broadcast": ("tensor", "tensor"),
+    "reduce": ("tensor", "tensor"),
+    "all_gather": ("tensor", "tensor_list"),
+    "all_gather_into_tensor": ("input_tensor", "output_tensor"),
+    "all_gather_single": ("input_tensor", "output_tensor"),
+    "all_gather_coalesced": ("input_tensor_list", ""),
+    "reduce_scatter": ("input_list", "output"),
+    "reduce_scatter_tensor": ("input", "output"),
+    "reduce_scatter_single": ("input", "output"),
+    "all_to_all": ("input_tensor_list", "output_tensor_list"),
+    "all_to_all_single": ("input", "output"),
+    "gather": ("tensor", "gather_list"),
+    "scatter": ("scatter_list", "tensor"),
+    "barrier": ("", ""),
+    "monitored_barrier": ("", ""),
+    "send": ("tensor", ""),
+    "recv": ("", "tensor"),
+    "isend": ("tensor", ""),
+    "irecv": ("", "tensor"),
+}
+"""Functions to record -> their parameters for what is sent, and for what is received."""
 
 _recorder: Recorder | None = None
 _originals: dict[str, Callable[..., Any]] = {}
@@ -135,15 +132,18 @@ def install(reporter: Reporter) -> None:
     _recorder = Recorder(reporter)
     if _originals:
         return
-    for op in _OPS:
-        original = getattr(c10d, op.name, None)
+    for name in _TENSORS:
+        original = getattr(c10d, name, None)
         if original is None:
             continue  # another torch
-        _originals[op.name] = original
+        op = _Op(name, original)
+        if op.group == _NOWHERE:
+            continue  # somebody's wrapper hides the arguments
+        _originals[name] = original
         wrapper = _wrap(op, original)
         for module in (c10d, dist):
-            if getattr(module, op.name, None) is original:
-                setattr(module, op.name, wrapper)
+            if getattr(module, name, None) is original:
+                setattr(module, name, wrapper)
     _let_p2pop_know()
     os.register_at_fork(after_in_child=_stop)
 
@@ -178,7 +178,7 @@ def leave_to(kind: type, folder: str) -> None:
     _recorded_elsewhere = (*_recorded_elsewhere, kind)
     _torch_folders = (*_torch_folders, folder + os.sep)
     if _recorder is not None:
-        _recorder.forget_sites()
+        _recorder.sites.clear()
 
 
 def _stop() -> None:
@@ -357,7 +357,7 @@ class Recorder:
         self.page: PageWriter = reporter.page
         self._facts = reporter.loop.facts
         self._rows: dict[int, tuple[Callable[[], Any], GroupRow | None]] = {}
-        self._sites: dict[tuple[int, int], tuple[CodeType, int]] = {}
+        self.sites: dict[tuple[int, int], tuple[CodeType, int]] = {}
         """By id of the code (kept alive) and offset in it: hashing code reads all of it."""
         self._shapes: dict[_Shapes, tuple[bytes, int]] = {}
         self._texts: dict[Any, int] = {}
@@ -543,16 +543,16 @@ class Recorder:
 
         A pool's thread may have none: then torch's own frame that says most.
         """
-        sites, innermost = self._sites, frame
+        sites, innermost = self.sites, frame
         while frame is not None:
             code = frame.f_code
             cached = sites.get((id(code), frame.f_lasti))
             if cached is None or cached[0] is not code:
                 path = code.co_filename
                 number = _PLUMBING if _is_plumbing(path) else self._number(path, frame.f_lineno)
-                if len(self._sites) >= _MAX_CACHED:
-                    self._sites.clear()
-                cached = self._sites[id(code), frame.f_lasti] = code, number
+                if len(self.sites) >= _MAX_CACHED:
+                    self.sites.clear()
+                cached = self.sites[id(code), frame.f_lasti] = code, number
             if cached[1] != _PLUMBING:
                 return cached[1]
             frame = frame.f_back
@@ -571,19 +571,13 @@ class Recorder:
                 nearest = frame
             frame = frame.f_back
         said = outermost or nearest
-        return (
-            layout.NO_STRING
-            if said is None
-            else self._number(said.f_code.co_filename, said.f_lineno)
-        )
+        if said is None:
+            return layout.NO_STRING
+        return self._number(said.f_code.co_filename, said.f_lineno)
 
     def _number(self, path: str, line: int) -> int:
         """With the file's folder: enough to find it by eye."""
         return self.page.intern(f"{os.sep.join(path.split(os.sep)[-2:])}:{line}")
-
-    def forget_sites(self) -> None:
-        """The plumbing folders changed."""
-        self._sites.clear()
 
 
 _PLUMBING = -1

@@ -32,8 +32,6 @@ _NOTED_MOST: Final = 256
 Sockets = dict[int, int]
 """Inode -> file descriptor."""
 
-groups_now: Callable[[], Collection[tuple[Any, object]]] = tuple
-"""TorchFT's groups and their quorums; set by who watches TorchFT."""
 _within: Sockets = {}
 _across: dict[int, tuple[Callable[[], Any], Sockets, str]] = {}
 """By the id of a group across replica groups: the group, its sockets, its store's port."""
@@ -53,8 +51,8 @@ def install(files: RankFiles) -> None:
 def obey() -> None:
     """A chore of the beat: carry an order out, once, in a thread of its own; `abort` may block."""
     global _obeyed  # noqa: PLW0603
-    order = read_json(_files.order) if _files is not None and _files.order.exists() else None
-    if order is not None and order.get("id") != _obeyed:
+    order = read_json(_files.order) if _files is not None and _files.order.exists() else {}
+    if order and order.get("id") != _obeyed:
         _obeyed = order.get("id")
         threading.Thread(target=_obey, args=(_files, order), daemon=True).start()
 
@@ -126,7 +124,8 @@ def end_exchange(quorum: object, addresses: Collection[object]) -> tuple[int, st
     Returns:
         How many connections were ended, and what was done in words. Never raises.
     """
-    groups = [group for group, configured_for in groups_now() if configured_for == quorum]
+    now = gentle_end.groups_now()
+    groups = [group for group, configured_for in now if configured_for == quorum]
     if not groups:
         return 0, f"it is in quorum {quorum} no longer"
     ended, aborted = 0, []

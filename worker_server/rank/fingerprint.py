@@ -26,8 +26,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from lightkeeper.worker_server.harmless import warn
 from lightkeeper.worker_server.rank.page import layout
-from lightkeeper.worker_server.rank.warn_once import warn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -112,7 +112,7 @@ class Fingerprinter:
     def _take(self, parameters: Any, step: int, every: int, shard: int) -> None:
         torch = sys.modules["torch"]
         with torch.no_grad():
-            tensors = [_local(tensor) for tensor in _tensors(parameters)]
+            tensors = list(_tensors(parameters))
             lane = _lane(tensors, shard, every)
             if lane != self._lane:
                 self._lane = lane
@@ -189,21 +189,18 @@ def _setting(environ: Mapping[str, str]) -> int:
 
 
 def _tensors(parameters: Any) -> Iterator[Tensor]:
-    """The tensors of a module, a mapping, an iterable, or (name, tensor) pairs."""
+    """What this rank holds of the tensors of a module, a mapping, an iterable, or (name, tensor)
+    pairs; each in one dimension.
+    """
     tensors: Iterable[Any] = parameters
     if callable(getattr(parameters, "parameters", None)):
         tensors = parameters.parameters()
     elif isinstance(parameters, Mapping):
         tensors = parameters.values()
     for item in tensors:
-        yield item[1] if isinstance(item, tuple) else item
-
-
-def _local(tensor: Any) -> Tensor:
-    """What this rank holds of it, in one dimension."""
-    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    flat: Tensor = local.detach().reshape(-1)
-    return flat
+        tensor = item[1] if isinstance(item, tuple) else item
+        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        yield local.detach().reshape(-1)
 
 
 def _lane(tensors: list[Tensor], shard: int, every: int) -> int:

@@ -71,31 +71,21 @@ def end(*, park: bool, wait_s: float) -> str:
 
 
 def _abort_all() -> Iterable[str]:
-    groups = [group for group, _ in groups_now()]
+    ways = [(group, "getBackendName", "abort") for group, _ in groups_now()]
+    c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")  # never imported for this
     with contextlib.suppress(Exception):
-        c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")  # never imported for this
-        if c10d is not None and c10d.is_initialized() and on_device(str(c10d.get_backend())):
-            groups.append(_Default(c10d._abort_process_group))
+        if c10d is not None and c10d.is_initialized():  # torch's own, all together
+            ways.append((c10d, "get_backend", "_abort_process_group"))
     aborted = 0
-    for group in groups:
+    for owner, backend, abort in ways:
         try:
-            if on_device(str(group.getBackendName())):
-                group.abort()
+            if on_device(str(getattr(owner, backend)())):
+                getattr(owner, abort)()
                 aborted += 1
         except Exception as exc:  # noqa: BLE001  the process is ended all the same
             yield f"abort failed: {exc!r:.100}"
     if aborted:
         yield f"aborted {aborted} process group{'s' * (aborted != 1)}"
-
-
-class _Default:
-    """torch's own groups, all together."""
-
-    def __init__(self, abort: Callable[[], object]) -> None:
-        self.abort = abort
-
-    def getBackendName(self) -> str:  # noqa: N802  as torch's
-        return "device"
 
 
 def on_device(backend: str) -> bool:

@@ -27,11 +27,6 @@ from typing import Final
 
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.rank.settings import SettingError, read_setting
-from lightkeeper.worker_server.wire import (
-    PLACE_KEY_MAX_CHARS,
-    PLACE_KEYS_MAX,
-    PLACE_VALUE_MAX_CHARS,
-)
 
 _GROUP_NAME = re.compile(r"[^\s/\\<>\"':-][^\s/\\<>\"':]{0,127}")
 POD = "pod:"
@@ -161,20 +156,10 @@ def identity_from(
     )
 
 
-def claim_from(
-    environ: Mapping[str, str],
-    secret: str,
-    hostname: Callable[[], str] = socket.gethostname,
-    read: Read = read_file,
-) -> wire.Claim:
+def claim_from(environ: Mapping[str, str], secret: str) -> wire.Claim:
     """What only a rank of this launch can say of it, from these variables and its parent."""
-    return wire.Claim(
-        secret=secret,
-        launch=_launch(environ),
-        launcher=_launcher(read, hostname),
-        meeting=_meeting(environ, hostname),
-        lighthouse=environ.get("TORCHFT_LIGHTHOUSE", "")[:256],
-    )
+    lighthouse = environ.get("TORCHFT_LIGHTHOUSE", "")[:256]
+    return wire.Claim(secret, _launch(environ), _launcher(), _meeting(environ), lighthouse)
 
 
 def _launch(environ: Mapping[str, str]) -> str:
@@ -191,24 +176,24 @@ def _launch(environ: Mapping[str, str]) -> str:
     return material and wire.digest(material)
 
 
-def _launcher(read: Read, hostname: Callable[[], str]) -> str:
+def _launcher() -> str:
     parent = os.getppid()
-    words = [word for word in read(f"/proc/{parent}/cmdline").split("\0") if word]
+    words = [word for word in read_file(f"/proc/{parent}/cmdline").split("\0") if word]
     daemon = bool(words) and PurePath(words[0]).name.rstrip(":") in _DAEMONS
     if not daemon and not any(map(starts_ranks, (*words[:1], *words[1:2], program_of(words)))):
         return ""
-    born = read(f"/proc/{parent}/stat").rpartition(")")[2].split()[19:20]
-    return wire.digest(f"{hostname()} {parent} {born}")
+    born = read_file(f"/proc/{parent}/stat").rpartition(")")[2].split()[19:20]
+    return wire.digest(f"{socket.gethostname()} {parent} {born}")
 
 
-def _meeting(environ: Mapping[str, str], hostname: Callable[[], str]) -> str:
+def _meeting(environ: Mapping[str, str]) -> str:
     address = environ.get("MASTER_ADDR", "")
     if not address:
         return ""
     size = environ.get("LOCAL_WORLD_SIZE")
     alone = size is not None and size == environ.get("WORLD_SIZE")
     if alone or address in ("localhost", "127.0.0.1", "::1"):
-        address = hostname()
+        address = socket.gethostname()
     port, run = environ.get("MASTER_PORT", ""), environ.get("TORCHELASTIC_RUN_ID", "")
     return wire.digest(f"{address} {port} {run}")
 
@@ -361,10 +346,11 @@ def _bounded(place: Mapping[str, str]) -> dict[str, str]:
     bounded: dict[str, str] = {}
     room = _BUDGET_BYTES
     for key, value in place.items():
-        fits = 0 < len(key) <= PLACE_KEY_MAX_CHARS and 0 < len(value) <= PLACE_VALUE_MAX_CHARS
+        fits = 0 < len(key) <= wire.PLACE_KEY_MAX_CHARS
+        fits = fits and 0 < len(value) <= wire.PLACE_VALUE_MAX_CHARS
         size = len(key) + len(value) + 6
         plain = key.isascii() and value.isascii() and (key + value).isprintable()
-        if fits and plain and size <= room and len(bounded) < PLACE_KEYS_MAX:
+        if fits and plain and size <= room and len(bounded) < wire.PLACE_KEYS_MAX:
             bounded[key] = value
             room -= size
     return bounded

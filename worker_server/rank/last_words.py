@@ -129,18 +129,12 @@ def stacks_text() -> str:
     return "\n".join(lines) + "\n"
 
 
-def keeping(
-    write: Callable[[str], None],
-    progress: Callable[[], object],
-    *,
-    only_still: bool = _LISTS_UNFINISHED_THREADS,
-) -> Callable[[], None]:
+def keeping(write: Callable[[str], None], progress: Callable[[], object]) -> Callable[[], None]:
     """A chore of the beat that writes the stacks, less often where they cost much.
 
     Args:
         write: keeps the text.
         progress: something that changes whenever the rank gets on.
-        only_still: take them only where it has not changed for `_STILL_S`.
     """
     due_s, last, since_s = 0.0, progress(), monotonic()
 
@@ -149,7 +143,7 @@ def keeping(
         now_s, now = monotonic(), progress()
         if now != last:
             last, since_s = now, now_s
-        if now_s < due_s or (only_still and now_s - since_s < _STILL_S):
+        if now_s < due_s or (_LISTS_UNFINISHED_THREADS and now_s - since_s < _STILL_S):
             return
         began_s = thread_time()
         write(stacks_text())
@@ -240,7 +234,7 @@ def stand_in(part: Callable[[], None]) -> None:
     global _stands_in  # noqa: PLW0603
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return
-    heard, says = (_move_high(end) for end in os.pipe2(os.O_CLOEXEC))
+    heard, says = (move_high(end) for end in os.pipe2(os.O_CLOEXEC))
     faulthandler.register(signal.SIGTERM, file=says, all_threads=False)
     _stands_in = True
 
@@ -358,17 +352,18 @@ def _arm(path: Path) -> None:
         return
     if faulthandler.is_enabled():
         return
-    _crash_fd = _move_high(
+    _crash_fd = move_high(
         os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
     )
     faulthandler.enable(file=_crash_fd, all_threads=True)
 
 
-def _move_high(low: int) -> int:
+def move_high(low: int) -> int:
+    """The descriptor under a high number, and never under that of a standard stream."""
     try:
         return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
     except OSError:  # a low limit of open files
-        return os.dup(low)
+        return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 3)
     finally:
         os.close(low)
 

@@ -17,11 +17,11 @@ from math import isfinite
 from time import monotonic_ns
 from typing import Any, Final
 
+from lightkeeper.worker_server.harmless import WarnOnce
 from lightkeeper.worker_server.rank import gentle_end
 from lightkeeper.worker_server.rank.figures import is_finite
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.writer import PageWriter, StepFacts
-from lightkeeper.worker_server.rank.warn_once import WarnOnce, warn
 
 _SHARED: Final = layout.PLACES[-1]
 """The place of a loss that is not the rank's alone."""
@@ -56,7 +56,6 @@ class Loop:
 
     @property
     def begun(self) -> bool:
-        """True if the first step has begun."""
         return self.facts.attempt > 0 or self._begun_locally
 
     @property
@@ -156,16 +155,6 @@ class Loop:
     def _take_loss(self, loss: float) -> None:
         self.facts.loss = loss
         self.facts.loss_kind = layout.LOSS_FINITE if isfinite(loss) else layout.LOSS_NOT_FINITE
-
-    def rest(self) -> int:
-        """The phase outside all named ones."""
-        return layout.PHASE_OTHER if self.begun else layout.PHASE_INIT
-
-    def disable(self, why: BaseException) -> None:
-        """Stop reporting; warns once."""
-        if self.on:
-            self.on = False
-            warn(f"lightkeeper stopped reporting: {why!r}")
 
     def observe(self, manager: object) -> None:
         """Read quorum and health from this torchft Manager, at the end of every attempt."""

@@ -31,10 +31,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from lightkeeper.worker_server.harmless import warn
 from lightkeeper.worker_server.rank import collectives, exchange
 from lightkeeper.worker_server.rank.collectives import Recorder
 from lightkeeper.worker_server.rank.page import layout
-from lightkeeper.worker_server.rank.warn_once import warn
 
 _INIT: Final = "init_process_group"
 _SPLIT: Final = "split_group"
@@ -133,7 +133,7 @@ def _begin(
             "call": name,
             "nth": nth,
             "ranks": ranks,
-            "store": _first_address(values) if name == _INIT else _address(_default_store()),
+            "store": _store_address(name, values),
             "site": site,
             "earlier": tuple(_made),
         }
@@ -155,7 +155,7 @@ def _members(name: str, values: dict[str, Any]) -> tuple[int, ...]:
     """The members asked for, in the default group's ranks."""
     ranks = values.get("ranks")
     if name == _SPLIT:
-        parent = values.get("parent_pg") or _default_group()
+        parent: Any = values.get("parent_pg") or c10d._world.default_pg
         mine = (ranks for ranks in values["split_ranks"] if parent.rank() in ranks)
         ranks = [c10d.get_global_rank(parent, rank) for rank in next(mine, ())]
     if not isinstance(ranks, Collection) or len(ranks) > _RANKS_MOST:
@@ -163,29 +163,19 @@ def _members(name: str, values: dict[str, Any]) -> tuple[int, ...]:
     return tuple(sorted(map(int, ranks)))
 
 
-def _first_address(values: dict[str, Any]) -> str | None:
-    """Where the ranks of the job meet."""
-    if values.get("store") is not None:
-        return _address(values["store"])
-    method = urlsplit(values.get("init_method") or "env://")
-    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
-    if method.scheme == "env":
-        return f"{host}:{port}" if host and port else None
-    return method.netloc or None
-
-
-def _default_group() -> Any:
-    return c10d._world.default_pg
-
-
-def _default_store() -> Any:
-    return c10d._world.pg_map[_default_group()][1]
-
-
-def _address(store: Any) -> str | None:
-    while isinstance(store, c10d.PrefixStore):
-        store = store.underlying_store
-    host, port = getattr(store, "host", None), getattr(store, "port", None)  # a TCPStore's
+def _store_address(name: str, values: dict[str, Any]) -> str | None:
+    """Where the members meet: all ranks of the job, or those of a group."""
+    world: Any = c10d._world
+    store = values.get("store") if name == _INIT else world.pg_map[world.default_pg][1]
+    if store is None:
+        method = urlsplit(values.get("init_method") or "env://")
+        if method.scheme != "env":
+            return method.netloc or None
+        host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    else:
+        while isinstance(store, c10d.PrefixStore):
+            store = store.underlying_store
+        host, port = getattr(store, "host", None), getattr(store, "port", None)  # a TCPStore's
     return f"{host}:{port}" if host and port else None
 
 

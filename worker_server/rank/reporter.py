@@ -19,11 +19,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
 from typing import Any, Final, TypeVar
 
 from lightkeeper.worker_server import wire
+from lightkeeper.worker_server.harmless import WarnOnce, warn
 from lightkeeper.worker_server.rank.figures import (
     LEAST,
     MOST,
@@ -37,7 +39,6 @@ from lightkeeper.worker_server.rank.fingerprint import Fingerprinter
 from lightkeeper.worker_server.rank.loop import LOCAL, Loop
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.writer import PageWriter
-from lightkeeper.worker_server.rank.warn_once import WarnOnce
 
 T = TypeVar("T")
 
@@ -120,20 +121,18 @@ class Annotations:
             self._warn("tagging", f"cannot tag: {exc!r}")
 
 
+@dataclass(slots=True)
 class _Span:
     """A tag or a phase for a `with` block; the object is reused."""
 
-    __slots__ = ("_begin", "_end")
-
-    def __init__(self, begin: Callable[[], None], end: Callable[[], None]) -> None:
-        self._begin = begin
-        self._end = end
+    begin: Callable[[], None]
+    end: Callable[[], None]
 
     def __enter__(self) -> None:
-        self._begin()
+        self.begin()
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        self.end()
 
 
 class SourceArbiter:
@@ -172,7 +171,7 @@ class SourceArbiter:
         """Ignore all sources from now on."""
         self.loop.on = False
         for source in self.sources.values():
-            source.lose()
+            source._steps_thread = source._phases_thread = _LOST
 
 
 class ReportSource:
@@ -222,7 +221,6 @@ class ReportSource:
         return phase
 
     def enter_phase(self, phase_id: int) -> None:
-        """Begin a phase inside the running one."""
         if self._phases_thread != get_ident() and not self._take_phases():
             return
         try:
@@ -234,7 +232,6 @@ class ReportSource:
             self.disable(exc)
 
     def leave_phase(self) -> None:
-        """Return to the outer phase."""
         if self._phases_thread != get_ident():
             return
         try:
@@ -335,10 +332,6 @@ class ReportSource:
 
     # -- who is heard -----------------------------------------------------------------------
 
-    def lose(self) -> None:
-        """Never be heard again."""
-        self._steps_thread = self._phases_thread = _LOST
-
     def _take_steps(self) -> bool:
         if self._steps_thread or self._arbiter.prepares(self):
             return False
@@ -361,7 +354,7 @@ class ReportSource:
         if former is not None:
             former._phases_thread = _LOST
             self._outer.clear()
-        return self._publish(rest=former is not None)
+        return self._publish(replaces=former is not None)
 
     def _may_speak(self, holder: ReportSource | None) -> bool:
         if not self._loop.on or (holder is not None and holder.rank >= self.rank):
@@ -371,10 +364,11 @@ class ReportSource:
         self._thread = get_ident()
         return True
 
-    def _publish(self, *, rest: bool = False) -> bool:
+    def _publish(self, *, replaces: bool = False) -> bool:
         try:
-            if rest:  # the phases of the replaced source are over
-                self._page.change_phase(self._loop.rest())
+            if replaces:  # the phases of the replaced source are over
+                rest = layout.PHASE_OTHER if self._loop.begun else layout.PHASE_INIT
+                self._page.change_phase(rest)
             self._arbiter.publish()
         except Exception as exc:  # noqa: BLE001
             self.disable(exc)
@@ -383,7 +377,8 @@ class ReportSource:
 
     def disable(self, why: BaseException) -> None:
         """Stop reporting, from all sources; warns once."""
-        self._loop.disable(why)
+        if self._loop.on:
+            warn(f"lightkeeper stopped reporting: {why!r}")
         self._arbiter.silence()
 
 

@@ -48,8 +48,6 @@ def read_setting(environ: Mapping[str, str], name: str, kind: Any, usual: Any = 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The sidecar's settings."""
-
     bind: str = LOOPBACK
     port: int = 0
     """0: the kernel picks one."""
@@ -78,7 +76,6 @@ class Settings:
 
     @property
     def scheme(self) -> str:
-        """The scheme of the server's URL."""
         return "http" if self.tls_cert is None else "https"
 
     @property

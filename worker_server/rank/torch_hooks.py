@@ -32,8 +32,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from lightkeeper.worker_server.harmless import warn
 from lightkeeper.worker_server.rank.reporter import Reporter, ReportSource
-from lightkeeper.worker_server.rank.warn_once import warn
 
 
 def when_imported(name: str, act: Callable[[], None]) -> None:
@@ -209,12 +209,6 @@ def start_control_plane(path: Path) -> bool:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
     path.chmod(0o600)
     return _ping(path)
-
-
-def close_control_plane(path: Path) -> None:
-    """At the process's exit: nobody finds it anymore."""
-    with contextlib.suppress(OSError):
-        path.unlink()
 
 
 @contextlib.contextmanager

@@ -43,6 +43,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import monotonic, perf_counter_ns, thread_time_ns
 from typing import Any, Concatenate, Final, ParamSpec, TypeGuard
 from urllib.parse import urlsplit
@@ -50,6 +51,7 @@ from urllib.parse import urlsplit
 import torch
 import torch.distributed as dist
 
+from lightkeeper.worker_server.harmless import warn
 from lightkeeper.worker_server.rank import (
     collectives,
     exchange,
@@ -65,7 +67,6 @@ from lightkeeper.worker_server.rank.process_groups import to_seconds
 from lightkeeper.worker_server.rank.reporter import Reporter
 from lightkeeper.worker_server.rank.torch_hooks import when_imported
 from lightkeeper.worker_server.rank.torchft_groups import this_thread
-from lightkeeper.worker_server.rank.warn_once import warn
 
 try:
     import numpy as np
@@ -94,7 +95,7 @@ def install(reporter: Reporter) -> None:
     global _observer  # noqa: PLW0603  the wrappers outlive any one attach
     _observer = Observer(reporter)
     torchft_groups.forget_groups()
-    exchange.groups_now = gentle_end.groups_now = torchft_groups.living_groups
+    gentle_end.groups_now = torchft_groups.living_groups
     wrap(torch.amp.GradScaler, "scale", _scaled)
     for name, patch in ((_GROUPS, _patch_groups), (_MANAGER, _patch_manager)):
         if name not in _patched:
@@ -427,7 +428,6 @@ class Observer:
         torchft_groups.failed(manager._pg, e)
 
     def add(self, kind: int, owner: object, span: Span, nbytes: int = 0) -> None:
-        """Count a finished call."""
         begin_s, end_s = span
         self.page.add_time(kind, end_s - begin_s, nbytes)
         if kind == layout.TIME_LOAD:
@@ -564,12 +564,14 @@ _NUMPY: Final = (torch.float32, torch.float64, torch.float16)
 _EXCHANGED: Final = layout.PLACES[-1]
 
 
+@dataclass(eq=False)
 class GradientWatch:
     """Checks gradients for `Soundness`. Never raises, and keeps no tensor alive."""
 
-    def __init__(self, soundness: Soundness, page: PageWriter) -> None:
-        self._soundness = soundness
-        self._page = page
+    soundness: Soundness
+    page: PageWriter
+
+    def __post_init__(self) -> None:
         self._on = os.environ.get(ENVIRONMENT) != "0"
         self._calls = self._looks = self._spent_ns = self._turn = 0
         self._every = self._most = _LOOKS
@@ -588,7 +590,7 @@ class GradientWatch:
                 return
             self._look(tensor, LOCAL)
             if not self._given:
-                self._page.watch_gradients(on=True)
+                self.page.watch_gradients(on=True)
             if len(self._given) < _LOOKS_AFTER:
                 self._given.append(weakref.ref(tensor))
         except Exception as exc:  # noqa: BLE001  nothing may reach training
@@ -600,7 +602,8 @@ class GradientWatch:
             return
         try:
             for reference in self._given:
-                if (tensor := reference()) is not None:
+                tensor = reference()  # the program may have freed or replaced what is in it
+                if _usable(tensor) and tensor.untyped_storage().nbytes():
                     self._look(tensor, _EXCHANGED)
         except Exception as exc:  # noqa: BLE001
             self.stop(f"lightkeeper does not look at gradients any more: {exc!r}")
@@ -615,17 +618,16 @@ class GradientWatch:
         self._given.clear()
 
     def stop(self, why: str | None = None) -> None:
-        """Stop checking."""
         if self._on:
             self._on = False
             self._given.clear()
-            self._page.watch_gradients(on=False)
+            self.page.watch_gradients(on=False)
             if why is not None:
                 warn(why)
 
     def _look(self, tensor: torch.Tensor, where: str) -> None:
         began_ns = thread_time_ns()
-        self._soundness.look(None, 0.0 if sample_is_finite(tensor) else float("nan"), where)
+        self.soundness.look(None, 0.0 if sample_is_finite(tensor) else float("nan"), where)
         if self._looks:  # not the first, which finds cold caches
             self._spent_ns += thread_time_ns() - began_ns
         self._looks += 1
@@ -642,10 +644,8 @@ def _usable(tensor: object) -> TypeGuard[torch.Tensor]:
     return tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
 
 
-def sample_is_finite(tensor: object) -> bool | None:
-    """True if a sample of a large plain tensor on the CPU is finite; None for any other."""
-    if not _usable(tensor):
-        return None
+def sample_is_finite(tensor: torch.Tensor) -> bool:
+    """True if a sample of a usable tensor is finite."""
     step = tensor.numel() // _SAMPLE
     if _numpy and tensor.dtype in _NUMPY and tensor.is_contiguous():
         numbers = (tensor.detach() if tensor.requires_grad else tensor).numpy().reshape(-1)

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import torch
 
+from lightkeeper.worker_server.harmless import warn
 from lightkeeper.worker_server.rank.torch_hooks import when_imported
-from lightkeeper.worker_server.rank.warn_once import warn
 
 _DDP: Final = "torchft.ddp"
 _TRIED: Final = "5827dbfc749c31fd8732e5b07a27ec2e3cce31b8c0b0a2891e047d5fb66baed3"

@@ -1,36 +1,241 @@
-"""The sidecar's endpoints: routes, parameters, access, answers, and their OpenAPI document."""
+"""The sidecar's endpoints: routes, parameters, orders, access, answers and errors."""
 
 from __future__ import annotations
 
 import hmac
+import json
 import logging
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import quote
 
 from flask import Flask, Response, request
-from msgspec import Struct
+from msgspec import UNSET, DecodeError, Meta, Struct, UnsetType, ValidationError, convert
+from msgspec.json import Decoder
 from prometheus_client import CollectorRegistry
+from werkzeug.exceptions import HTTPException
 
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.http_server import metrics_page, names_us
-from lightkeeper.worker_server.plain_text import escaped
+from lightkeeper.worker_server.plain_text import escaped, escaped_body
 from lightkeeper.worker_server.rank.settings import Settings
-from lightkeeper.worker_server.sidecar import process, queries, text
+from lightkeeper.worker_server.sidecar import RefusalError, process, text
 from lightkeeper.worker_server.sidecar.black_box import BlackBox
-from lightkeeper.worker_server.sidecar.queries import (
-    RefusalError,
-    WorkSlots,
-    answer_error,
-    harden,
-    in_json,
-    in_text,
-)
 from lightkeeper.worker_server.sidecar.stacks import folded
+
+_log = logging.getLogger("lightkeeper.worker_server.sidecar")
+
+# -- How the sidecar answers: JSON or text, and every error as one line of JSON -------------------
+
+NOT_FOUND: Final = 404
+
+
+class WorkSlots:
+    """Limits how many worker threads do one kind of slow work; the others stay free."""
+
+    def __init__(self, count: int, what: str) -> None:
+        self._free = threading.BoundedSemaphore(count)
+        self._message = f"{count} requests for {what} are under way: try again"
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Hold a slot.
+
+        Raises:
+            RefusalError: 503, none is free.
+        """
+        if not self._free.acquire(blocking=False):
+            raise RefusalError(503, self._message, {"Retry-After": "1"})
+        try:
+            yield
+        finally:
+            self._free.release()
+
+
+def in_json(content: Mapping[str, Any]) -> Response:
+    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+    return Response((text + "\n").encode(errors="replace"), content_type="application/json")
+
+
+def in_text(content: str) -> Response:
+    """A name that is not UTF-8 (lone surrogates, in Python) loses its characters alone."""
+    return Response(content.encode(errors="replace"), content_type="text/plain; charset=utf-8")
+
+
+def answer_error(exc: Exception) -> Response:
+    """The answer to any exception of a route; a bug's traceback goes to the log only."""
+    headers: Mapping[str, str] = {}
+    match exc:
+        case RefusalError():
+            status, message, headers = exc.status, str(exc), exc.headers
+        case HTTPException():
+            status, message = exc.code or 500, f"{exc.name.lower()}: {request.path}"
+            message += "; GET / says what is here" if status == NOT_FOUND else ""
+            headers = {name: value for name, value in exc.get_headers() if name == "Allow"}
+        case _:
+            _log.exception("%s %s failed", request.method, request.path)
+            status, message = 500, f"internal error: {type(exc).__name__}; see the sidecar's log"
+    response = in_json({"error": " ".join(message.split())})
+    response.status_code = status
+    response.headers.update(headers)
+    return response
+
+
+def harden(response: Response) -> Response:
+    """No character that moves a terminal (but `raw=1`); no sniffing, cache, referrer, framing."""
+    if request.args.get("raw") != "1":
+        response.set_data(escaped_body(response.get_data(), response.mimetype))
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["Referrer-Policy"] = "no-referrer"
+    response.headers["Content-Security-Policy"] = (
+        "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+    )
+    return response
+
+
+# -- Query parameters and request bodies, validated: a typo is a 400 -----------------------------
+
+_MAX_GRACE_S: Final = 60.0
+_MAX_REASON: Final = 500
+_Query = TypeVar("_Query", bound=Struct)
+
+
+class Nothing(Struct, forbid_unknown_fields=True):
+    """No parameters."""
+
+
+class Shown(Struct, forbid_unknown_fields=True, kw_only=True):
+    """How characters are written that would control a terminal."""
+
+    raw: Literal[0, 1] = 0
+    """1: as they are; else as escapes: `\\x1b` in text, `\\u001b` in JSON."""
+
+
+class Look(Shown, forbid_unknown_fields=True, kw_only=True):
+    """How an answer is written."""
+
+    format: Literal["json", "text"] = "json"
+    """text: for people, at most 120 columns."""
+    rows: Annotated[int, Meta(ge=0, le=100_000)] = 20
+    """Newest rows of a text table; 0: all. JSON has all."""
+
+
+class Attempts(Look, forbid_unknown_fields=True, kw_only=True):
+    """Which attempts of steps."""
+
+    since: wire.Count = 0
+    """Number of an attempt: only later ones."""
+
+
+class RecordQuery(Look, forbid_unknown_fields=True, kw_only=True):
+    """Which part of the flight record, and how it is written."""
+
+    active: Literal[0, 1] = 0
+    """1: only what is unfinished."""
+
+
+class Threads(Shown, forbid_unknown_fields=True, kw_only=True):
+    """What to show of threads."""
+
+    native: Literal[0, 1] = 0
+    """1: with C frames."""
+
+
+def parameters(kind: type[_Query]) -> _Query:
+    """The query parameters; each is known and given once.
+
+    Raises:
+        RefusalError: 400; a parameter that is not understood must not seem to be obeyed.
+    """
+    for name, values in request.args.lists():
+        if len(values) > 1:
+            raise RefusalError(400, f"{name!r:.80} is given more than once")
+    wire.build(kind)
+    try:
+        return convert(request.args.to_dict(), kind, strict=False)
+    except (ValidationError, UnicodeEncodeError) as exc:
+        names = ", ".join(kind.__struct_fields__) or "none"
+        raise RefusalError(400, f"the parameters: {exc!s:.200}; known: {names}") from exc
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionOrder:
+    """Why and how to evict."""
+
+    reason: Annotated[str, Meta(pattern=r"\S")]
+    """Not empty."""
+    grace_s: Annotated[float, Meta(ge=0.0, le=_MAX_GRACE_S)] = 2.0
+    """Between SIGTERM and SIGKILL."""
+    gently_s: Annotated[float, Meta(ge=0.0, le=_MAX_GRACE_S)] = 0.0
+    """Before SIGTERM, for the rank to end what runs on its devices; 0: SIGTERM at once."""
+    manner: Literal["", "park", "abort"] = ""
+    """`park`: it trains, so let it come to the end of its step; `abort`: it stands; empty: the
+    WorkerServer looks."""
+    incarnation: Annotated[str, Meta(examples=["32bfd68baf"])] | UnsetType = UNSET
+    """Refuse if another process has the rank's name by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseOrder:
+    """Which exchange to end."""
+
+    reason: Annotated[str, Meta(pattern=r"\S")]
+    """Not empty."""
+    quorum_id: wire.Count
+    """Nothing is ended in any other quorum."""
+    addresses: Annotated[tuple[str, ...], Meta(min_length=1)]
+    """Addresses of the job's hosts: only connections to these are ended."""
+    incarnation: Annotated[str, Meta(examples=["32bfd68baf"])] | UnsetType = UNSET
+    """Refuse if another process has the rank's name by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseResult:
+    """What the rank did about an order to end an exchange."""
+
+    ended: wire.Count
+    """Connections; 1 for a group that was aborted."""
+    said: str
+
+
+_Order = TypeVar("_Order", EvictionOrder, ReleaseOrder)
+
+
+def _number(text: str) -> int | float:
+    """JSON writes a whole number as it likes: 7.0 is one."""
+    number = float(text)
+    return int(number) if number.is_integer() else number
+
+
+def order_in(body: bytes, kind: type[_Order], identity: wire.Identity) -> _Order:
+    """The order in a body, its reason in one short line.
+
+    Raises:
+        RefusalError: 400, or 409 when another incarnation is meant.
+    """
+    wire.build(kind)
+    try:
+        order = convert(Decoder(float_hook=_number).decode(body), kind)
+    except ValidationError as exc:
+        raise RefusalError(400, f"the body is no such order: {exc}") from exc
+    except (DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise RefusalError(400, f"the body is not JSON: {exc}") from exc
+    if order.incarnation not in (UNSET, identity.incarnation):
+        # Another process may take over the port before the order arrives.
+        raise RefusalError(
+            409,
+            f"meant for incarnation {order.incarnation!r:.80}, this is {identity.incarnation!r}",
+        )
+    return replace(order, reason=" ".join(order.reason.split())[:_MAX_REASON])
+
+
+# -- endpoints as values --------------------------------------------------------------------------
 
 JSON: Final = ("application/json",)
 TEXT: Final = ("text/plain",)
@@ -51,7 +256,7 @@ class Endpoint:
     kind: type | None = None
     """Type of its JSON; None: torch's or OpenAPI's."""
     formats: tuple[str, ...] = JSON
-    query: type[Struct] | None = queries.Nothing
+    query: type[Struct] | None = Nothing
     """None: ignored."""
     errors: Mapping[int, str] = field(default_factory=dict)
     slow: str = ""
@@ -69,13 +274,8 @@ class Endpoint:
     def method(self) -> str:
         return "POST" if self.body else "GET"
 
-    @property
-    def ask(self) -> str:
-        """The path with an example of its parameters."""
-        return self.path + self.example
-
     def curl(self, base: str) -> str:
-        url = base + self.ask
+        url = base + self.path + self.example
         words = ["curl", "-X POST" if self.body else "", f"'{url}'" if self.example else url]
         words += ['-H "Authorization: Bearer $LIGHTKEEPER_TOKEN"' if self.acts else ""]
         words += [f"-d '{self.body}'" if self.body else ""]
@@ -155,7 +355,6 @@ _MAX_BODY: Final = 48 * 1024
 """The addresses of 2,500 hosts."""
 _RELEASE_WAIT_S: Final = 3.0
 """The rank looks for orders four times a second."""
-_log = logging.getLogger("lightkeeper.worker_server.sidecar")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +362,10 @@ class Served:
     """What the endpoints answer from."""
 
     box: BlackBox
-    evict: Callable[[queries.EvictionOrder], process.EvictionResult]
-    """Ends the rank."""
+    evict: Callable[[EvictionOrder], process.EvictionResult]
     registry: CollectorRegistry
     host: Callable[[], wire.HostReport]
     monitors: tuple[str, ...] = ()
-    """Addresses."""
 
 
 def make_app(served: Served, guard: RequestGuard) -> Flask:
@@ -188,33 +385,33 @@ def make_app(served: Served, guard: RequestGuard) -> Flask:
 
 
 def _answer(served: Served, endpoint: Endpoint, places: WorkSlots | None) -> Response:
-    query = None if endpoint.query is None else queries.parameters(endpoint.query)
+    query = None if endpoint.query is None else parameters(endpoint.query)
     with nullcontext() if places is None else places.taken():
         answer = endpoint.answer(served, query)
         if isinstance(answer, Response):
             return answer
-        if isinstance(query, queries.Look) and query.format == "text":
+        if isinstance(query, Look) and query.format == "text":
             return in_text(text.answer_text(answer, query.rows))
         return in_json(answer if isinstance(answer, dict) else wire.to_json(answer))
 
 
-def _evict(served: Served, _: queries.Nothing) -> Response:
-    order = queries.order_in(request.get_data(), queries.EvictionOrder, served.box.identity)
+def _evict(served: Served, _: Nothing) -> Response:
+    order = order_in(request.get_data(), EvictionOrder, served.box.identity)
     _log.warning("evict asked by %s: %a", request.remote_addr, order.reason)
     eviction = served.evict(order)
     _log.warning("evicted: %s", eviction)
     return in_json({"schema": wire.SCHEMA, **asdict(eviction)})
 
 
-def _release(served: Served, _: queries.Nothing) -> Response:
-    order = queries.order_in(request.get_data(), queries.ReleaseOrder, served.box.identity)
+def _release(served: Served, _: Nothing) -> Response:
+    order = order_in(request.get_data(), ReleaseOrder, served.box.identity)
     _log.warning("release asked by %s: %a", request.remote_addr, order.reason)
     ended, said = served.box.release(order.quorum_id, order.addresses, _RELEASE_WAIT_S)
     _log.warning("released: %a", said)
-    return in_json({"schema": wire.SCHEMA, **asdict(queries.ReleaseResult(ended, said))})
+    return in_json({"schema": wire.SCHEMA, **asdict(ReleaseResult(ended, said))})
 
 
-def _stacks(served: Served, query: queries.Threads) -> Response:
+def _stacks(served: Served, query: Threads) -> Response:
     taken = served.box.stacks(native=bool(query.native))
     response = in_text(folded(taken.text))
     response.headers[wire.HEADER_AGE] = f"{taken.age_s:.2f}"
@@ -250,34 +447,34 @@ ENDPOINTS: Final = (
     Endpoint("help", "/", "what is here, for a person", _help,
              formats=TEXT, query=None),
     Endpoint("state", wire.PATH_STATE, "step, phase, process, process groups",
-             lambda served, _: served.box.state(), wire.StateReport, BOTH, queries.Look,
+             lambda served, _: served.box.state(), wire.StateReport, BOTH, Look,
              example="?format=text"),
     Endpoint("steps", wire.PATH_STEPS, "the last attempts of steps, with seconds by phase",
              lambda served, query: served.box.steps(query.since), wire.StepLog, BOTH,
-             queries.Attempts, example="?format=text"),
+             Attempts, example="?format=text"),
     Endpoint("flight_recorder", wire.PATH_FLIGHT_RECORDER,
              "collectives: ours and torch's record (?active=1: the unfinished)",
              lambda served, query: served.box.flight_record(only_active=bool(query.active)),
-             wire.FlightRecord, BOTH, queries.RecordQuery,
+             wire.FlightRecord, BOTH, RecordQuery,
              slow="records", example="?format=text"),
     Endpoint("stacks", wire.PATH_STACKS,
              "Python stacks of all threads, from outside (?native=1: with C frames)",
-             _stacks, formats=TEXT, query=queries.Threads, slow="stacks",
+             _stacks, formats=TEXT, query=Threads, slow="stacks",
              errors={410: "the rank is dead, and none were taken before",
                      503: "none can be had; it says what is missing"}),
     Endpoint("last_words", wire.PATH_LAST_WORDS, "how the process ended and what it said last",
-             lambda served, _: served.box.last_words(), wire.LastWords, BOTH, queries.Look,
+             lambda served, _: served.box.last_words(), wire.LastWords, BOTH, Look,
              slow="last words", example="?format=text"),
     Endpoint("host", wire.PATH_HOST, "the states of all ranks of this host",
-             lambda served, _: served.host(), wire.HostReport, BOTH, queries.Look,
+             lambda served, _: served.host(), wire.HostReport, BOTH, Look,
              example="?format=text"),
     Endpoint("metrics", wire.PATH_METRICS, "for Prometheus", _metrics,
              formats=(*TEXT, "application/openmetrics-text"), query=None),
     Endpoint("network", wire.PATH_NETWORK, "its connections and the host's interfaces",
-             lambda served, _: served.box.network_report(), wire.NetworkReport, BOTH, queries.Look,
+             lambda served, _: served.box.network_report(), wire.NetworkReport, BOTH, Look,
              slow="last words", example="?format=text"),
     Endpoint("machine", wire.PATH_MACHINE, "what the machine's witnesses say",
-             lambda served, _: served.box.machine.report(), wire.MachineReport, BOTH, queries.Look,
+             lambda served, _: served.box.machine.report(), wire.MachineReport, BOTH, Look,
              example="?format=text"),
     Endpoint("healthz", wire.PATH_HEALTHZ, "this server answers",
              lambda _, __: in_text("ok\n"), formats=TEXT, query=None),
@@ -286,12 +483,12 @@ ENDPOINTS: Final = (
              query=None),
     Endpoint("evict", wire.PATH_EVICT, "end the rank's process: SIGTERM, grace, SIGKILL",
              _evict, process.EvictionResult, slow="eviction", acts=True,
-             body='{"reason": "why", "grace_s": 2}', order=queries.EvictionOrder,
+             body='{"reason": "why", "grace_s": 2}', order=EvictionOrder,
              errors=_OF_ORDERS),
     Endpoint("release", wire.PATH_RELEASE, "end its exchange with the other groups of a quorum",
-             _release, queries.ReleaseResult, slow="eviction", acts=True,
+             _release, ReleaseResult, slow="eviction", acts=True,
              body='{"reason": "why", "quorum_id": 7, "addresses": ["10.0.0.1"]}',
-             order=queries.ReleaseOrder,
+             order=ReleaseOrder,
              errors={**_OF_ORDERS, 503: "the rank did not answer within 3 s"}),
 )  # fmt: skip
 _LISTED: Final = ENDPOINTS[1:]

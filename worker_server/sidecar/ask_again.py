@@ -25,6 +25,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import distributions
 from typing import Final
 
@@ -55,20 +56,17 @@ def asks_again(environ: Mapping[str, str]) -> bool:
     return retries > 0 and tried and environ.get(ENVIRONMENT) != "0"
 
 
+@dataclass(eq=False)
 class AskAgain:
     """Follows one rank's connections to its Lighthouse."""
 
-    def __init__(
-        self,
-        server: Callable[[], str | None],
-        shut: Callable[[Collection[int]], int],
-        *,
-        on: bool,
-    ) -> None:
-        """`server`: HOST:PORT that the Manager asks; `shut`: has the rank shut so many inodes."""
-        self._server = server
-        self._shut = shut
-        self._on = on
+    server: Callable[[], str | None]
+    """HOST:PORT that the Manager asks."""
+    shut: Callable[[Collection[int]], int]
+    """Has the rank shut these inodes; how many."""
+    on: bool
+
+    def __post_init__(self) -> None:
         self.allowed = True
         """True while the monitor lets us; what it said last stands while it is away."""
         self._resolved = ""
@@ -83,7 +81,7 @@ class AskAgain:
 
     def look(self, broken: Iterable[tuple[TcpSocket, float]], now_s: float) -> None:
         """`broken`: the rank's sockets that nobody answers, and for how long. Never waits."""
-        server = self._server() if self._on else None
+        server = self.server() if self.on else None
         if server is None:
             return
         dead = [
@@ -119,7 +117,7 @@ class AskAgain:
             lost = [row for row, tries in pairs if row.again_s > _SOON_S or row.retries > tries]
             if lost:
                 self._acted_s = now_s
-                at_s = now_s if self._shut([row.inode for row in lost]) else float("-inf")
+                at_s = now_s if self.shut([row.inode for row in lost]) else float("-inf")
                 for row in lost:
                     shut = Connection(row.local, row.peer, Trouble.SHUT, use="lighthouse")
                     self._ended[row.inode] = at_s, shut

@@ -15,7 +15,7 @@ from msgspec import structs
 from lightkeeper.worker_server import run_dir, wire
 from lightkeeper.worker_server.rank.page import layout
 from lightkeeper.worker_server.rank.page.reader import PageReader
-from lightkeeper.worker_server.sidecar import merge
+from lightkeeper.worker_server.sidecar import RefusalError, SilentError, merge
 from lightkeeper.worker_server.sidecar.ask_again import AskAgain, asks_again
 from lightkeeper.worker_server.sidecar.blocked_on import awaited_by, blocked_on
 from lightkeeper.worker_server.sidecar.host import share
@@ -25,17 +25,16 @@ from lightkeeper.worker_server.sidecar.merge import ClockPairs
 from lightkeeper.worker_server.sidecar.metrics import StepFollower
 from lightkeeper.worker_server.sidecar.network import Network, interfaces
 from lightkeeper.worker_server.sidecar.process import DEAF_S, PidfdProcess
-from lightkeeper.worker_server.sidecar.queries import RefusalError, SilentError
 from lightkeeper.worker_server.sidecar.recorders import MAIN, ControlPlane, Recorders
 from lightkeeper.worker_server.sidecar.stacks import (
     HangWatch,
     Mark,
+    RankProgress,
     Stacks,
     StackSample,
     StandstillWitness,
     Taken,
     first_in_note,
-    mark_of,
 )
 
 _RECORD_EVERY_S = 30.0
@@ -52,9 +51,6 @@ _BEAT_S = 1.0
 _OOM_LOOKS, _OOM_LOOK_S = 8, 0.5
 """How often, and in how many seconds, the kernel's log is asked why a rank was killed."""
 _WITHOUT = "What there is: /v1/state has the phase and its age, /v1/flight_recorder the call sites."
-
-
-_Stand = tuple[wire.StepState | None, tuple[wire.GroupHead, ...], tuple[wire.TransferHead, ...]]
 
 
 class BlackBox:
@@ -82,8 +78,7 @@ class BlackBox:
         self._stacks = stacks
         self.machine = Machine(files.page.parent, page.identity.host, on=machine)
         self._remains = Remains(page, process, files.crash, os.environ, self.machine)
-        self._seen = files.seen
-        self._shares = self._seen.exists()  # a sidecar before this one did
+        self._shares = files.seen.exists()  # a sidecar before this one did
         self._clock = ClockPairs().read()
         self._last_stacks: Taken | None = None
         self._hangs = HangWatch()
@@ -106,7 +101,6 @@ class BlackBox:
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - born_s)
 
     def process(self) -> wire.Process:
-        """The rank's process as the operating system sees it."""
         age_s = None if self.page.leaving else self.page.beat_age_s(time.monotonic_ns())
         process = self._process.look(age_s)
         if process.dead_age_s is not None and age_s is not None and age_s + 1 < process.dead_age_s:
@@ -121,7 +115,7 @@ class BlackBox:
         now_ns = time.monotonic_ns()
         report = self.page.report(process, now_ns)
         heads = report.heads + self._recorded(process, now_ns)
-        mark = mark_of(report.step, heads, report.transfers)
+        mark = RankProgress(report.step, heads, report.transfers).mark
         return structs.replace(
             report,
             heads=heads,
@@ -165,7 +159,7 @@ class BlackBox:
     def _share(self) -> None:
         """Share with the neighbours what the page does not hold."""
         with contextlib.suppress(OSError):  # no space: they know less
-            self._shares = share(self._seen, self.state(), time.monotonic())
+            self._shares = share(self._files.seen, self.state(), time.monotonic())
 
     def steps(self, since: int = 0) -> wire.StepLog:
         """The answer of `GET /v1/steps`: finished attempts after `since`."""
@@ -213,7 +207,7 @@ class BlackBox:
 
     def _opened(self) -> dict[str, Any]:
         """What the rank's sockets are for, by inode, or by the port of a server."""
-        uses = run_dir.read_json(self._files.sockets) or {}
+        uses = run_dir.read_json(self._files.sockets)
         servers = {"store": os.environ.get("MASTER_PORT"), "lighthouse": self.page.lighthouse}
         for use, address in servers.items():
             if address:
@@ -267,7 +261,7 @@ class BlackBox:
             run_dir.write_json(self._files.order, order)
             until_s = time.monotonic() + wait_s
             while time.monotonic() < until_s:
-                answer = run_dir.read_json(self._files.answer) or {}
+                answer = run_dir.read_json(self._files.answer)
                 if answer.get("id") == order["id"]:
                     return answer
                 if self._process.wait_death(0.05):
@@ -312,24 +306,19 @@ class BlackBox:
     def _look_at_hang(self) -> None:
         """Take the stacks of a rank without progress, without stopping it."""
         process = self.process()
-        step, heads, transfers = self._stand(process)
-        due = self._hangs.due(process, step, heads, time.monotonic(), transfers)
-        mark = mark_of(step, heads, transfers)
-        self._share_what_changed(heads, mark)
+        progress = self._progress(process)
+        due = self._hangs.due(process, progress, time.monotonic())
+        step, mark = progress.step, progress.mark
+        self._share_what_changed(progress.heads, mark)
         if not due or self.page.closed:
             return
         sample = self._sample(process)
-        if (
-            sample is None
-            or sample.taken_s < self._hangs.since_s
-            or mark != mark_of(*self._stand(process))
-        ):
+        if sample is None or sample.taken_s < self._hangs.since_s:
             return
-        waits = any(head.inside for head in heads) or any(row.held for row in transfers)
-        waits = waits or (step is not None and step.waits_in is not None)
-        hidden = self._remains.hidden(None if step is None else step.last_commit_age_s)
-        self._standstill.add(sample._replace(error=hidden), mark, waits=waits)
-        self._share()
+        if mark == self._progress(process).mark:
+            hidden = self._remains.hidden(None if step is None else step.last_commit_age_s)
+            self._standstill.add(sample._replace(error=hidden), mark, waits=progress.waits)
+            self._share()
 
     def _share_what_changed(self, heads: Sequence[wire.GroupHead], mark: Mark) -> None:
         unseen = bool(self.network.odd(0.0)) or any(h.read_age_s is not None for h in heads)
@@ -337,10 +326,10 @@ class BlackBox:
             self._share()
         self._unseen = unseen
 
-    def _stand(self, process: wire.Process) -> _Stand:
+    def _progress(self, process: wire.Process) -> RankProgress:
         now_ns = time.monotonic_ns()
         heads = self.page.heads(now_ns) + self._recorded(process, now_ns)
-        return self.page.step_state(now_ns), heads, self.page.transfers(now_ns)
+        return RankProgress(self.page.step_state(now_ns), heads, self.page.transfers(now_ns))
 
     def _recorded(self, process: wire.Process, now_ns: int) -> tuple[wire.GroupHead, ...]:
         """Heads of torch's recorders."""

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -62,11 +62,10 @@ def with_shared(path: Path, report: wire.StateReport, now_s: float) -> wire.Stat
     """The report, with what the file adds."""
     content = run_dir.read_json(path)
     try:
-        kept = wire.parse_state(content["report"]) if content else None
-        written_s = float(content["written_s"]) if content else 0.0
-    except (wire.WireError, ValueError, KeyError, TypeError):
+        kept, written_s = wire.parse_state(content["report"]), float(content["written_s"])
+    except (ValueError, KeyError, TypeError):
         return report
-    if kept is None or kept.identity.incarnation != report.identity.incarnation:
+    if kept.identity.incarnation != report.identity.incarnation:
         return report
     late_s = max(0.0, now_s - written_s)
     witness = kept.witness
@@ -112,7 +111,7 @@ class _Neighbour:
 
     def identity(self) -> wire.Identity:
         """Its identity now, as its own WorkerServer reports it."""
-        names = self._files.read_endpoint() or {}
+        names = self._files.read_endpoint()
         self._page.refused, self._page.known_as = names.get("refused"), names.get("known_as")
         return self._page.identity
 
@@ -127,7 +126,7 @@ class _Neighbour:
         process = wire.Process(alive=False, state=None)
         if self._process is not None:
             process = self._process.look(None if self._page.leaving else beat_age_s)
-        elif run_dir.is_elsewhere(self._files.read_endpoint() or {}):
+        elif run_dir.is_elsewhere(self._files.read_endpoint()):
             if beat_age_s > _BEATS_S:
                 raise LookupError(
                     "it runs in another PID namespace (container), and its interpreter has not "
@@ -139,12 +138,10 @@ class _Neighbour:
 
     def url(self) -> str | None:
         """URL of its own WorkerServer, while that lives."""
-        endpoint = self._files.read_endpoint() or {}
-        pid, ticks = endpoint.get("sidecar_pid"), endpoint.get("sidecar_ticks")
-        lives = run_dir.is_elsewhere(endpoint) or (
-            isinstance(pid, int) and ticks and run_dir.start_ticks(pid) == ticks
-        )
-        url = endpoint.get("url")
+        endpoint = self._files.read_endpoint()
+        sidecar, url = run_dir.sidecar_in(endpoint), endpoint.get("url")
+        seen = sidecar is not None and run_dir.start_ticks(sidecar[0]) == sidecar[1]
+        lives = seen or run_dir.is_elsewhere(endpoint)
         return url if lives and isinstance(url, str) else None
 
     def close(self) -> None:
@@ -152,33 +149,31 @@ class _Neighbour:
             self._process.close()
 
 
+@dataclass(eq=False)
 class HostView:
     """Reads the pages of all ranks of one job in a run directory; safe from any thread."""
 
-    def __init__(
-        self,
-        folder: Path,
-        identity: wire.Identity,
-        own: Callable[[], wire.StateReport],
-        addresses: Callable[[], tuple[str, ...]] = tuple,
-        machine: Callable[[int], tuple[wire.Testimony, ...]] = lambda _: (),
-    ) -> None:
-        """`own`: our rank's state; `addresses`: the host's; `machine`: what is said of a pid."""
-        self._addresses, self._machine = addresses, machine
-        self._folder = folder
-        self._identity = identity
-        self._own = own
+    folder: Path
+    identity: wire.Identity
+    own: Callable[[], wire.StateReport]
+    """Our rank's state."""
+    addresses: Callable[[], tuple[str, ...]] = tuple
+    """The host's."""
+    machine: Callable[[int], tuple[wire.Testimony, ...]] = lambda _: ()
+    """What is said of a pid."""
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._neighbours: dict[Path, _Neighbour] = {}
 
     def report(self) -> wire.HostReport:
         """The answer of `GET /v1/host`, sorted by rank."""
         with self._lock:
-            paths = sorted(self._folder.glob("*.page"))
+            paths = sorted(self.folder.glob("*.page"))
             for removed in self._neighbours.keys() - set(paths):
                 self._forget(removed)
             entries = [entry for path in paths if (entry := self._entry(path)) is not None]
-        return wire.HostReport(self._identity.host, tuple(sorted(entries, key=_order)))
+        return wire.HostReport(self.identity.host, tuple(sorted(entries, key=_order)))
 
     def _entry(self, path: Path) -> wire.HostEntry | None:
         try:
@@ -198,14 +193,14 @@ class HostView:
         if neighbour is None:
             neighbour = self._neighbours[path] = _Neighbour(path)
         who = neighbour.identity()
-        if who.job != self._identity.job:
+        if who.job != self.identity.job:
             return None
-        own = who.incarnation == self._identity.incarnation
+        own = who.incarnation == self.identity.incarnation
         try:
-            report = self._own() if own else neighbour.report()
+            report = self.own() if own else neighbour.report()
             if not own:
-                said = self._machine(who.pid)
-                report = structs.replace(report, addresses=self._addresses(), machine=said)
+                said = self.machine(who.pid)
+                report = structs.replace(report, addresses=self.addresses(), machine=said)
             return wire.HostEntry(who.rank, neighbour.url(), report)
         except LookupError as exc:
             return wire.HostEntry(who.rank, neighbour.url(), error=str(exc))
@@ -216,8 +211,8 @@ class HostView:
 
 
 def _order(entry: wire.HostEntry) -> tuple[str, int, str]:
-    group, rank = wire.split_rank_name(entry.rank)
-    return group, rank, entry.report.identity.incarnation if entry.report else ""
+    incarnation = entry.report.identity.incarnation if entry.report else ""
+    return *wire.split_rank_name(entry.rank), incarnation
 
 
 def _rank_of(path: Path) -> wire.RankName:

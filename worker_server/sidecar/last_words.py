@@ -8,6 +8,9 @@ import re
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -82,11 +85,7 @@ class StderrTail:
         """The file's inode from the kernel (Linux 5.14), without asking its file system: one on an
         unreachable server would block us forever, and we ask once a second.
         """
-        info = self._proc / str(self._pid) / "fdinfo" / "2"
-        try:
-            lines = info.read_text(encoding="ascii", errors="replace").splitlines()
-        except OSError:
-            return ""
+        lines = (text_in(self._proc / str(self._pid) / "fdinfo" / "2") or "").splitlines()
         return " ".join(line for line in lines if line.startswith(("mnt_id:", "ino:")))
 
     def _release(self) -> None:
@@ -96,19 +95,13 @@ class StderrTail:
 
     def _find_sharers(self) -> set[int]:
         """Other processes that write to the same file now, as far as we may see."""
-        sharers = set()
-        for entry in self._proc.iterdir():
-            if not entry.name.isdecimal() or entry.name == str(self._pid):
-                continue
-            for name in ("1", "2"):
-                try:
-                    facts = (entry / "fd" / name).stat()
-                except OSError:  # gone, or not ours
-                    continue
+        sharers = set[int]()
+        for pid, fd in product(filter(str.isdecimal, os.listdir(self._proc)), "12"):
+            with suppress(OSError):  # gone, or not ours
+                facts = (self._proc / pid / "fd" / fd).stat()
                 if (facts.st_dev, facts.st_ino) == self._inode:
-                    sharers.add(int(entry.name))
-                    break
-        return sharers
+                    sharers.add(int(pid))
+        return sharers - {self._pid}
 
     def _launchers(self) -> set[int]:
         """Its parent, that one's parent, and so on."""
@@ -371,29 +364,23 @@ _OOM_S = 30.0
 _IN_A_WAIT: Final = (Call("wait", "torch/distributed/distributed_c10d.py", 0),)
 
 
+@dataclass(eq=False)
 class Remains:
     """Reads what a rank leaves; call `look` once a second while it lives."""
 
-    def __init__(
-        self,
-        page: PageReader,
-        process: PidfdProcess,
-        crash_file: Path,
-        environ: Mapping[str, str],
-        machine: Machine,
-    ) -> None:
-        self._machine = machine
-        self._page = page
-        self._process = process
-        self._crash_file = crash_file
-        error_file = environ.get("TORCHELASTIC_ERROR_FILE")
-        self._error_file = Path(error_file) if error_file else None
+    page: PageReader
+    process: PidfdProcess
+    crash_file: Path
+    environ: Mapping[str, str]
+    machine: Machine
+
+    def __post_init__(self) -> None:
         self._attached_s = time.time()
-        self._stderr = StderrTail(process.pid)
-        self._oom = OomWatch(process.pid)
+        self._stderr = StderrTail(self.process.pid)
+        self._oom = OomWatch(self.process.pid)
         self._raised: Raised | None = None
         self._port_taken: str | None = None
-        if not process.wait_death(0):
+        if not self.process.wait_death(0):
             self.look()
 
     def look(self) -> None:
@@ -403,11 +390,11 @@ class Remains:
 
     def crash(self) -> wire.Trace | None:
         """Stacks at a fatal signal."""
-        return _file(self._crash_file, "faulthandler, at the fatal signal")
+        return _file(self.crash_file, "faulthandler, at the fatal signal")
 
     def exception(self) -> tuple[str, wire.Trace] | None:
         """The uncaught exception in one line, and its traceback."""
-        note = self._page.note(layout.NOTE_EXCEPTION, time.monotonic_ns())
+        note = self.page.note(layout.NOTE_EXCEPTION, time.monotonic_ns())
         if note is None:
             return None
         text, age_s = note
@@ -416,7 +403,7 @@ class Remains:
 
     def hidden(self, since_s: float | None) -> str | None:
         """The rank's own error that TorchFT hid, and where, if it is younger than `since_s`."""
-        note = self._page.note(layout.NOTE_HIDDEN, time.monotonic_ns())
+        note = self.page.note(layout.NOTE_HIDDEN, time.monotonic_ns())
         if note is None or (since_s is not None and note[1] > since_s):
             return None
         raised = self._last_raised(note[0])
@@ -428,33 +415,27 @@ class Remains:
         if process.alive:
             self._stderr.look()
         stderr, stderr_error = self._stderr.read()
-        exception = self.exception()
+        facts = self._facts(process)
         whose = "" if process.alive else _whose_it_is(self.ending(process))
         return wire.LastWords(
-            identity=self._page.identity,
+            identity=self.page.identity,
             process=process,
-            ended=self._ended(process) + whose,
-            exception=exception[1] if exception else None,
-            crash=self.crash(),
+            ended=facts.sentence() + whose,
+            exception=facts.exception[1] if facts.exception else None,
+            crash=facts.crash,
             error_file=self._elastic(),
             stderr=stderr,
             stderr_error=stderr_error,
         )
 
-    def _ended(self, process: wire.Process) -> str:
-        return ending_sentence(
-            process,
-            closed=self._page.closed,
-            exception=self.exception(),
-            crash=self.crash(),
-            sent=self._process.sent,
-            oom=self._oom_said(process),
-        )
+    def _facts(self, process: wire.Process) -> EndFacts:
+        closed, sent, oom = self.page.closed, self.process.sent, self._oom_said(process)
+        return EndFacts(process, closed, self.exception(), self.crash(), sent, oom)
 
     def oom_kill(self, process: wire.Process) -> wire.Testimony | None:
         """The kill of the dead rank or of a child of it, at the time of its death."""
-        pid, died_s_ago = self._process.pid, process.dead_age_s or 0.0
-        rows = (row for row in self._machine.of_rank(pid) if row.code == "oom-kill" and row.pids)
+        pid, died_s_ago = self.process.pid, process.dead_age_s or 0.0
+        rows = (row for row in self.machine.of_rank(pid) if row.code == "oom-kill" and row.pids)
         kills = [row for row in rows if abs(row.age_s - died_s_ago) < _OOM_S]
         # the kernel's log names the process, a cgroup's count only that there was a kill
         return min(kills, default=None,
@@ -465,16 +446,16 @@ class Remains:
         if process.alive:
             return ""
         kill = self.oom_kill(process)
-        named = kill is not None and kill.pids[0] == self._process.pid
+        named = kill is not None and kill.pids[0] == self.process.pid
         return kill.text if kill is not None and named else self._oom.said()
 
     def ending(self, process: wire.Process) -> wire.Ending:
         """How a dead rank ended, in short, at once; `learn` adds what files say."""
-        raised = self._raised or self._noted(process)
-        sentence = _one_line(self._ended(process))
+        facts = self._facts(process)
+        raised = self._raised or self._noted(facts)
+        sentence = _one_line(facts.sentence())
         if raised is None:
-            sent, oom = self._process.sent, self._oom_said(process)
-            why = _why(process, self.crash(), sent, oom) if process.exit_signal else ""
+            why = facts.why() if process.exit_signal else ""
             return wire.Ending(sentence, detail=why or None)
         kill = self.oom_kill(process)
         detail = raised.detail or self._port_taken or (None if kill is None else kill.text)
@@ -483,20 +464,19 @@ class Remains:
     def learn(self, process: wire.Process) -> None:
         """Find the exception that ended the rank; may wait for a file server."""
         self._raised = (
-            self._noted(process)
+            self._noted(self._facts(process))
             or self._from_elastic(process)
             or self._from_fatal(process)
             or self._from_stderr(process)
         )
         self._port_taken = None if self._raised is None else port_taken(self._raised.exception)
 
-    def _noted(self, process: wire.Process) -> Raised | None:
+    def _noted(self, facts: EndFacts) -> Raised | None:
         """What the rank wrote down itself."""
-        exception = self.exception()
-        summary = _raised(process, exception)
-        if summary is None or exception is None or process.exit_code == 0:
+        summary = facts.raised()
+        if summary is None or facts.exception is None or facts.process.exit_code == 0:
             return None
-        text = exception[1].text
+        text = facts.exception[1].text
         raised = self._last_raised(text) or Raised(_one_line(summary), None)
         if summary in text:
             return raised
@@ -505,7 +485,7 @@ class Remains:
         return raised._replace(exception=_one_line(summary), of_peers=whose)
 
     def _last_raised(self, text: str) -> Raised | None:
-        return last_raised(text, self._page.identity.group_rank)
+        return last_raised(text, self.page.identity.group_rank)
 
     def _from_elastic(self, process: wire.Process) -> Raised | None:
         """What torchelastic's `@record` wrote if an exception ended its function."""
@@ -545,9 +525,8 @@ class Remains:
         return trace.text if trace.age_s - (process.dead_age_s or 0.0) < _ENDED_BY_S else ""
 
     def _elastic(self) -> wire.Trace | None:
-        if self._error_file is None:
-            return None
-        trace = _file(self._error_file, str(self._error_file))
+        file = self.environ.get("TORCHELASTIC_ERROR_FILE")
+        trace = _file(Path(file), file) if file else None
         if trace is None or trace.age_s is None:
             return trace
         written_s = time.time() - trace.age_s
@@ -584,53 +563,54 @@ def port_taken(exception: str) -> str | None:
     return None
 
 
-def ending_sentence(
-    process: wire.Process,
-    *,
-    closed: bool,
-    exception: tuple[str, wire.Trace] | None,
-    crash: wire.Trace | None,
-    sent: tuple[str, ...],
-    oom: str = "",
-) -> str:
-    """One sentence that says only what is known."""
-    over = ", after it had announced that its work was over" if closed else ""
-    if process.alive:
-        return f"It lives{', and has announced that its work is over' if closed else ''}."
-    if process.exit_signal is not None:
-        why = _why(process, crash, sent, oom)
-        return f"Killed by {process.exit_signal}{why and f'; {why}'}{over}."
-    raised = _raised(process, exception)
-    if process.exit_code is not None:
-        cause = f"Raised {raised} and exited" if process.exit_code and raised else "Exited"
-        return f"{cause} with code {process.exit_code}{over}."
-    if crash is not None:
-        return f"Ended by a fatal error ({_first_line(crash)}); exit status not known{over}."
-    if raised:
-        return f"Raised {raised}; exit status not known{over}."
-    return f"Ended; how is not known (its parent has collected the exit status){over}."
+@dataclass(frozen=True, slots=True)
+class EndFacts:
+    """What is known of an end, now or to come."""
 
+    process: wire.Process
+    closed: bool
+    """True if it had announced that its work was over."""
+    exception: tuple[str, wire.Trace] | None
+    crash: wire.Trace | None
+    sent: tuple[str, ...]
+    """Signals that its WorkerServer sent."""
+    oom: str = ""
 
-def _why(process: wire.Process, crash: wire.Trace | None, sent: tuple[str, ...], oom: str) -> str:
-    """What is known beside the signal; empty: nothing."""
-    if process.exit_signal in sent:
-        return "sent by its WorkerServer (eviction)"
-    if process.exit_signal == "SIGKILL" and oom:
-        return oom
-    if crash is not None:
-        return _first_line(crash)
-    return _SENT_AS.get(process.exit_signal or "", "")
+    def sentence(self) -> str:
+        """One sentence that says only what is known."""
+        process, raised = self.process, self.raised()
+        over = ", after it had announced that its work was over" if self.closed else ""
+        if process.alive:
+            return f"It lives{', and has announced that its work is over' if self.closed else ''}."
+        if process.exit_signal is not None:
+            why = self.why()
+            return f"Killed by {process.exit_signal}{why and f'; {why}'}{over}."
+        if process.exit_code is not None:
+            cause = f"Raised {raised} and exited" if process.exit_code and raised else "Exited"
+            return f"{cause} with code {process.exit_code}{over}."
+        if self.crash is not None:
+            fatal = _first_line(self.crash)
+            return f"Ended by a fatal error ({fatal}); exit status not known{over}."
+        if raised:
+            return f"Raised {raised}; exit status not known{over}."
+        return f"Ended; how is not known (its parent has collected the exit status){over}."
 
+    def why(self) -> str:
+        """What is known beside the signal; empty: nothing."""
+        signum = self.process.exit_signal or ""
+        if signum in self.sent:
+            return "sent by its WorkerServer (eviction)"
+        if signum == "SIGKILL" and self.oom:
+            return self.oom
+        return _SENT_AS.get(signum, "") if self.crash is None else _first_line(self.crash)
 
-def _raised(process: wire.Process, exception: tuple[str, wire.Trace] | None) -> str | None:
-    """The exception, if the main thread raised it right before the end."""
-    if exception is None:
-        return None
-    summary, trace = exception
-    if trace.source != _IN_MAIN:
-        return None
-    lived_on_s = (trace.age_s or 0.0) - (process.dead_age_s or 0.0)
-    return summary if lived_on_s < _ENDED_BY_S else None
+    def raised(self) -> str | None:
+        """The exception, if the main thread raised it right before the end."""
+        summary, trace = self.exception or (None, None)
+        if trace is None or trace.source != _IN_MAIN:
+            return None
+        lived_on_s = (trace.age_s or 0.0) - (self.process.dead_age_s or 0.0)
+        return summary if lived_on_s < _ENDED_BY_S else None
 
 
 def _whose_it_is(ending: wire.Ending) -> str:

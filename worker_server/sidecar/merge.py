@@ -22,13 +22,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Final
 
-from lightkeeper.worker_server.sidecar.recorders import (
-    WORLD,
-    TorchEntry,
-    by_record_id,
-    kind_of,
-    torch_entries,
-)
+from lightkeeper.worker_server.sidecar import recorders
 from lightkeeper.worker_server.wire import ACROSS, RingEntry, Shapes
 
 # Converts this host's wall-clock stamps to monotonic time; None if ambiguous.
@@ -101,7 +95,7 @@ class Merged:
     ring: tuple[RingEntry, ...]
     torch: Mapping[str, Any] | None
     torch_only: tuple[int, ...] = ()
-    entries: tuple[tuple[Any, TorchEntry | None], ...] = ()
+    entries: tuple[tuple[Any, recorders.TorchEntry | None], ...] = ()
     """Torch's, raw and parsed; None: not understood."""
 
 
@@ -129,10 +123,10 @@ class _Calls:
         self._enters = [call.enter_ns for call in self._calls]
         self._homes: dict[int, str] = {}
 
-    def owner(self, entry: TorchEntry, moment_ns: int) -> _Call | None:
+    def owner(self, entry: recorders.TorchEntry, moment_ns: int) -> _Call | None:
         """The call in which torch created this entry: of all that fit, the last one entered."""
         counts = _counts(entry.input_sizes, entry.output_sizes)
-        kind, dtype = kind_of(entry.call), entry.dtype
+        kind, dtype = recorders.kind_of(entry.call), entry.dtype
         last = bisect_right(self._enters, moment_ns)
         for call in reversed(self._calls[max(0, last - _REACH) : last]):
             if (
@@ -146,12 +140,12 @@ class _Calls:
                 return call
         return None
 
-    def _same_group(self, entry: TorchEntry, call: _Call) -> bool:
+    def _same_group(self, entry: recorders.TorchEntry, call: _Call) -> bool:
         """True if the groups may be the same: by torch's names, else by earlier matches."""
         names, pg_id = entry.names, entry.pg_id
         if call.group in names:
             return True
-        if WORLD in names:
+        if recorders.WORLD in names:
             return call.group == "default"
         if names:
             across = call.group.startswith(ACROSS)
@@ -171,7 +165,7 @@ def merge(
 
     `recorder`: name of the recorder; ring entries already matched by another are left out.
     """
-    merged = Merged(ring, torch, (), tuple(torch_entries(torch)))
+    merged = Merged(ring, torch, (), tuple(recorders.torch_entries(torch)))
     calls = [_call(at, entry, now_ns) for at, entry in enumerate(ring) if not entry.torch_ids]
     # without its first entry, the ring may have lost earlier ones
     whole = bool(ring) and ring[0].id == 1
@@ -180,7 +174,7 @@ def merge(
     # a call too old for its own torch entry to be placed must not get another's
     book = _Calls(call for call in calls if call.enter_ns >= clock.since_ns)
     alone: list[int] = []
-    for number, entry in by_record_id(merged.entries):
+    for number, entry in recorders.by_record_id(merged.entries):
         stamp = entry.time_created_ns
         moment_ns = None if stamp is None else clock.monotonic_ns(stamp)
         if moment_ns is None or not entry.profiling_name:
@@ -203,7 +197,7 @@ def last_age_s(merged: Merged, now_ns: int, clock: ClockPairs) -> float | None:
     """Age of torch's newest entry; None if there is none or its stamp cannot be placed."""
     stamps = [
         (number, entry.time_created_ns)
-        for number, entry in by_record_id(merged.entries)
+        for number, entry in recorders.by_record_id(merged.entries)
         if entry.time_created_ns
     ]
     moment = clock.monotonic_ns(max(stamps)[1]) if stamps else None
@@ -211,7 +205,7 @@ def last_age_s(merged: Merged, now_ns: int, clock: ClockPairs) -> float | None:
 
 
 def _call(at: int, entry: RingEntry, now_ns: int) -> _Call:
-    kind = kind_of(entry.op)
+    kind = recorders.kind_of(entry.op)
     one_by_one = (prod(shape) for shapes in (entry.sizes_in, entry.sizes_out) for shape in shapes)
     return _Call(
         at=at,
@@ -239,7 +233,7 @@ def unfinished(merged: Merged) -> Merged:
     A torch entry is left if the ring says so, even while gloo says "scheduled". A ring entry that
     was launched and never waited for is over once torch retired it.
     """
-    over = {number for number, entry in by_record_id(merged.entries) if entry.over}
+    over = {number for number, entry in recorders.by_record_id(merged.entries) if entry.over}
     left_ids: set[int | None] = set()
     ring = []
     for entry in merged.ring:
@@ -257,7 +251,7 @@ def open_in(merged: Merged) -> Merged:
 
 
 def _keep(
-    merged: Merged, ring: Iterable[RingEntry], wanted: Callable[[TorchEntry], bool]
+    merged: Merged, ring: Iterable[RingEntry], wanted: Callable[[recorders.TorchEntry], bool]
 ) -> Merged:
     """Keeps torch's entries that are wanted or not understood."""
     kept = tuple((raw, entry) for raw, entry in merged.entries if entry is None or wanted(entry))

@@ -62,7 +62,7 @@ class StepFollower:
 
     def __init__(self, page: PageReader) -> None:
         self.page = page
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._last = 0
         self._missed = 0
         self._steps = _Histogram()
@@ -70,17 +70,14 @@ class StepFollower:
 
     def follow(self) -> None:
         with self._lock:
-            self._follow()
-
-    def _follow(self) -> None:
-        rows, dropped = self.page.steps(self._last, time.monotonic_ns())
-        self._last += len(rows) + dropped
-        self._missed += dropped
-        for row in rows:
-            if row.duration_s > 0:  # else its start is not known
-                self._steps.observe(row.duration_s)
-            for name, seconds in row.seconds.items():
-                self._phases.setdefault(name, _Histogram()).observe(seconds)
+            rows, dropped = self.page.steps(self._last, time.monotonic_ns())
+            self._last += len(rows) + dropped
+            self._missed += dropped
+            for row in rows:
+                if row.duration_s > 0:  # else its start is not known
+                    self._steps.observe(row.duration_s)
+                for name, seconds in row.seconds.items():
+                    self._phases.setdefault(name, _Histogram()).observe(seconds)
 
     def collect(self, who: _Who) -> Iterator[Metric]:
         """Everything up to now, or up to the rank's death."""
@@ -93,7 +90,7 @@ class StepFollower:
             labels=(*_LABELS, "phase"),
         )
         with self._lock:
-            self._follow()
+            self.follow()
             missed = self._missed
             self._steps.add_to(steps, who)
             for name in sorted(self._phases):

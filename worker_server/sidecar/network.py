@@ -120,11 +120,11 @@ def _end(family: int, raw: bytes, port: int) -> str:
     return f"{f'[{address}]' if ':' in address else address}:{socket.ntohs(port)}"
 
 
-def tcp_sockets(wanted: Container[int] | None = None) -> Iterator[TcpSocket]:
+def tcp_sockets(wanted: Container[int]) -> Iterator[TcpSocket]:
     """Every connected TCP socket of this network namespace, of the first 20,000.
 
     Args:
-        wanted: of those from which nothing is overdue, only these inodes; None: all.
+        wanted: of those from which nothing is overdue, only these inodes.
 
     Raises:
         OSError: the kernel or a container forbids it.
@@ -136,11 +136,11 @@ def tcp_sockets(wanted: Container[int] | None = None) -> Iterator[TcpSocket]:
                 yield row
 
 
-def _row(data: memoryview, wanted: Container[int] | None) -> TcpSocket | None:
+def _row(data: memoryview, wanted: Container[int]) -> TcpSocket | None:
     family, state, _, retries, sport, dport, src, dst, _, _, queued, _, inode = _SOCKET.unpack_from(
         data
     )
-    if wanted is not None and inode not in wanted and not retries and state != _SYN_SENT:
+    if inode not in wanted and not retries and state != _SYN_SENT:
         return None
     info = next((i for kind, i in _attributes(data[72:]) if kind == _INET_DIAG_INFO), None)
     if info is None or len(info) < _INFO.size:

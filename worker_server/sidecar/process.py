@@ -12,14 +12,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from lightkeeper.worker_server import run_dir, wire
 from lightkeeper.worker_server.sidecar.blocked_on import syscall_of
-from lightkeeper.worker_server.sidecar.files import levels, numbers_in, sized
+from lightkeeper.worker_server.sidecar.files import levels, numbers_in, sized, text_in
 from lightkeeper.worker_server.wire import Count
 
 # How a process ended, without being its parent; and whether memory ran out.
@@ -64,12 +64,7 @@ def _zombie(pid: int, start_ticks: int) -> int | None:
     if len(fields) < 50 or fields[0] != "Z" or int(fields[19]) != start_ticks:
         return None
     status = int(fields[49])
-    if not status:
-        try:
-            Path(f"/proc/{pid}/io").read_text(encoding="ascii")
-        except OSError:
-            return None
-    return status
+    return None if not status and text_in(Path(f"/proc/{pid}/io")) is None else status
 
 
 def decode_status(status: int | None) -> tuple[int | None, str | None]:
@@ -180,24 +175,24 @@ def _bytes(pid: str) -> int | None:
         return None
 
 
+@dataclass(eq=False)
 class Activity:
     """Compares counts now with those of 5 s ago, or longer if nobody asks."""
 
-    def __init__(
-        self, pid: int, clock: Callable[[], float], count: Callable[[int], Counts] = counts
-    ) -> None:
-        self._pid = pid
-        self._clock = clock
-        self._count = count
+    pid: int
+    clock: Callable[[], float]
+    count: Callable[[int], Counts] = counts
+
+    def __post_init__(self) -> None:
         self._taken: deque[tuple[float, Counts]] = deque()
-        self.trains = str(pid)
+        self.trains = str(self.pid)
         """The thread that trains, whose waking counts."""
 
     def rates(self) -> dict[str, Any]:
         """`cores`, `starved`, `bytes_s`, `wakes_s` of `wire.Process`; empty: not known (yet)."""
-        now_s = self._clock()
+        now_s = self.clock()
         if not self._taken or now_s - self._taken[-1][0] >= _EVERY_S:
-            self._taken.append((now_s, self._count(self._pid)))
+            self._taken.append((now_s, self.count(self.pid)))
         while len(self._taken) > 1 and now_s - self._taken[1][0] >= _SPAN_S:
             self._taken.popleft()
         (before_s, before), (until_s, now) = self._taken[0], self._taken[-1]
@@ -222,7 +217,7 @@ def _rate(before: int | None, now: int | None, span_s: float) -> float | None:
     return None if before is None or now is None else round(max(0.0, (now - before) / span_s), 0)
 
 
-_SIDECAR = b"lightkeeper.worker_server.sidecar"
+_SIDECAR = "lightkeeper.worker_server.sidecar"
 """A word of its command line, see `rank.attach`."""
 
 
@@ -230,6 +225,7 @@ class GoneError(Exception):
     """The rank had died before its sidecar could open it."""
 
 
+@dataclass(eq=False)
 class PidfdProcess:
     """A process held by a pidfd: a recycled pid is never mistaken for it.
 
@@ -240,23 +236,19 @@ class PidfdProcess:
         GoneError: no such `pidfd`, and no such process, or another one with its pid.
     """
 
-    def __init__(
-        self,
-        pid: int,
-        start_ticks: int,
-        pidfd: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.pid = pid
-        self._ticks = start_ticks
-        self._clock = clock
+    pid: int
+    start_ticks: int
+    pidfd: int | None = None
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._died_s: float | None = None
         self._lock = threading.Lock()
-        held = pidfd is not None and _holds(pidfd, pid, start_ticks)
-        self._fd = pidfd if pidfd is not None and held else _open(pid, start_ticks)
+        who, held = (self.pid, self.start_ticks), self.pidfd
+        self._fd = held if held is not None and _holds(held, *who) else _open(*who)
         self._status: int | None = None
         self._sent: list[str] = []
-        self.activity = Activity(pid, clock)
+        self.activity = Activity(self.pid, self.clock)
         self._handles_sigterm: bool | None = None
 
     @property
@@ -272,13 +264,13 @@ class PidfdProcess:
         poll.register(self._fd, select.POLLIN)
         if not poll.poll(timeout_s * 1000):
             return False
-        if run_dir.process_state(self.pid, self._ticks) is not None:
+        if run_dir.process_state(self.pid, self.start_ticks) is not None:
             with contextlib.suppress(GoneError):  # it went just now
-                self._fd = _open(self.pid, self._ticks)
+                self._fd = _open(self.pid, self.start_ticks)
                 return False
         with self._lock:  # the first to see it sets the time
             if self._died_s is None:
-                self._died_s = self._clock()
+                self._died_s = self.clock()
         return True
 
     def send(self, signum: signal.Signals) -> bool:
@@ -298,12 +290,12 @@ class PidfdProcess:
         if self.wait_death(0):
             zombie = _status(self.pid).get("State", "").startswith("Z")
             if self._status is None:
-                self._status = wait_status(self._fd, self.pid, self._ticks)
+                self._status = wait_status(self._fd, self.pid, self.start_ticks)
             code, signum = decode_status(self._status)
             return wire.Process(
                 alive=False,
                 state="Z" if zombie else None,
-                dead_age_s=self._clock() - (self._died_s or 0.0),
+                dead_age_s=self.clock() - (self._died_s or 0.0),
                 exit_code=code,
                 exit_signal=signum,
                 handles_sigterm=self._handles_sigterm,
@@ -353,10 +345,7 @@ def _tracer(status: dict[str, str]) -> wire.Tracer | None:
     tracer = _status(pid) if pid else {}
     if not tracer:
         return None
-    try:
-        parent = Path(f"/proc/{tracer['PPid']}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        parent = []
+    parent = (text_in(Path(f"/proc/{tracer['PPid']}/cmdline")) or "").split("\0")
     return None if _SIDECAR in parent else wire.Tracer(pid, tracer["Name"])
 
 
@@ -382,11 +371,8 @@ def _open(pid: int, start_ticks: int) -> int:
 
 
 def _status(pid: int | str) -> dict[str, str]:
-    try:
-        text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return {}
-    pairs = (line.partition(":") for line in text.splitlines())
+    lines = (text_in(Path(f"/proc/{pid}/status")) or "").splitlines()
+    pairs = (line.partition(":") for line in lines)
     return {key: value.strip() for key, _, value in pairs}
 
 
@@ -474,29 +460,26 @@ def process_table() -> dict[int, Relation]:
     return table
 
 
+@dataclass(eq=False)
 class Family:
     """What the rank has started, each held by a pidfd: no recycled pid is ever signalled."""
 
-    def __init__(
-        self,
-        pid: int,
-        spared: Callable[[], Collection[int]],
-        table: Callable[[], dict[int, Relation]] = process_table,
-        own_group: int | None = None,
-    ) -> None:
-        """`spared`: processes that are not the rank's. `own_group`: the sidecar's process group."""
-        self._pid = pid
-        self._spared = spared
-        self._table = table
-        self._own_group = os.getpgid(0) if own_group is None else own_group
-        self._rank: Relation | None = table().get(pid)
+    pid: int
+    spared: Callable[[], Collection[int]]
+    """Processes that are not the rank's."""
+    table: Callable[[], dict[int, Relation]] = process_table
+    own_group: int = field(default_factory=lambda: os.getpgid(0))
+    """The sidecar's process group."""
+
+    def __post_init__(self) -> None:
+        self._rank: Relation | None = self.table().get(self.pid)
         """As last seen."""
         self._lock = threading.Lock()
         self._members: dict[tuple[int, int], PidfdProcess] = {}
 
     def look(self) -> None:
         """Find new members, besides those found before."""
-        table = self._table()
+        table = self.table()
         with self._lock:
             for pid in self._find(table):
                 key = pid, table[pid].start_ticks
@@ -505,24 +488,24 @@ class Family:
                         self._members[key] = PidfdProcess(*key)
 
     def _find(self, table: dict[int, Relation]) -> set[int]:
-        others = set(self._spared())
-        others |= {pid for pid, relation in table.items() if relation.group == self._own_group}
-        others |= _below(others, table, {self._pid})
-        spared = {self._pid, *others, *_ancestors(self._pid, table)}
+        others = set(self.spared())
+        others |= {pid for pid, relation in table.items() if relation.group == self.own_group}
+        others |= _below(others, table, {self.pid})
+        spared = {self.pid, *others, *_ancestors(self.pid, table)}
         roots = {
             pid for pid, ticks in self._members if pid in table and table[pid].start_ticks == ticks
         }
         rank = self._rank
-        now = table.get(self._pid, rank)
+        now = table.get(self.pid, rank)
         led: set[int] = set()
         if rank is not None and now is not None and now.start_ticks == rank.start_ticks:
-            roots.add(self._pid)  # else the pid was recycled
+            roots.add(self.pid)  # else the pid was recycled
             self._rank = rank = now
             led = {
                 pid
                 for pid, relation in table.items()
-                if relation.group == self._pid == rank.group
-                or relation.session == self._pid == rank.session
+                if relation.group == self.pid == rank.group
+                or relation.session == self.pid == rank.session
             }
         led -= spared
         return led | _below(roots | led, table, spared)

@@ -29,7 +29,7 @@ from msgspec.structs import astuple
 
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.run_dir import RankFiles
-from lightkeeper.worker_server.sidecar.queries import SilentError
+from lightkeeper.worker_server.sidecar import SilentError
 from lightkeeper.worker_server.wire import ACROSS, GroupHead, Shapes
 
 # -- Client of torch's control plane in the rank: HTTP over a unix socket -------------------------
@@ -66,13 +66,13 @@ class ControlPlane:
         self._lock = threading.Lock()
         self._unanswered: dict[str, _UnixConnection] = {}
 
-    def handlers(self, timeout_s: float = 1.0) -> frozenset[str]:
+    def handlers(self) -> frozenset[str]:
         """The handlers that this torch has.
 
         Raises:
             SilentError: no control plane, no answer in time, or not a list.
         """
-        names = self._ask_json(_LIST, timeout_s, "GET")
+        names = self._ask_json(_LIST, 1.0, "GET")
         if not isinstance(names, list):
             raise SilentError("/handler/: not a list")
         return frozenset(name for name in names if isinstance(name, str))
@@ -330,16 +330,15 @@ class Kept:
         return monotonic() - self.taken_s if self.taken_s else None
 
 
+@dataclass(eq=False)
 class Recorders:
     """Asks, and keeps the answers for when the rank is dead."""
 
-    def __init__(
-        self,
-        plane: ControlPlane,
-        process: Callable[[], wire.Process],
-        backends: Callable[[], Iterable[str]],
-    ) -> None:
-        self._plane, self._process, self._backends = plane, process, backends
+    plane: ControlPlane
+    process: Callable[[], wire.Process]
+    backends: Callable[[], Iterable[str]]
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._ignores_backend = False
         """This torch has no `?backend=`."""
@@ -356,12 +355,12 @@ class Recorders:
             if all(kept.taken_s > due_s for kept in self.kept.values()):
                 return
             try:
-                handlers = self._asked(self._plane.handlers)
+                handlers = self._asked(self.plane.handlers)
             except SilentError as exc:
                 why = str(exc)
                 self.kept = {name: replace(kept, error=why) for name, kept in self.kept.items()}
                 return
-            backends = () if self._ignores_backend else self._backends()
+            backends = () if self._ignores_backend else self.backends()
             every = dict.fromkeys([MAIN, *questions(handlers, backends)])
             for question in every:
                 kept = self.kept.get(question, Kept())
@@ -388,7 +387,7 @@ class Recorders:
                 return
             with suppress(SilentError):
                 for question in self.kept.keys() & _HEADERS.keys():
-                    header = self._asked(partial(self._plane.ask, _HEADERS[question]))
+                    header = self._asked(partial(self.plane.ask, _HEADERS[question]))
                     self.heads.take(question, header, monotonic(), moved_s)
             self._next_s = monotonic() + (monotonic() - started_s) / _HEADER_DUTY
 
@@ -397,7 +396,7 @@ class Recorders:
             return replace(kept, error=f"this torch has no {question}")
         started_s = monotonic()
         try:
-            record = self._asked(lambda: self._plane.ask(question))
+            record = self._asked(lambda: self.plane.ask(question))
         except SilentError as exc:
             return replace(kept, error=str(exc))
         done_s = monotonic()
@@ -407,7 +406,7 @@ class Recorders:
 
     def _asked(self, ask: Callable[[], _T]) -> _T:
         """The answer, if the rank can give one."""
-        process = self._process()
+        process = self.process()
         if not process.alive:
             raise SilentError("the rank is dead")
         if process.state == "T":

@@ -38,7 +38,13 @@ from lightkeeper.worker_server.plain_text import LEVELS, formatter
 from lightkeeper.worker_server.rank.page.layout import SharedPageError
 from lightkeeper.worker_server.rank.page.reader import PageReader
 from lightkeeper.worker_server.rank.settings import LOOPBACK, SettingError, Settings
-from lightkeeper.worker_server.sidecar.app import THREADS, RequestGuard, Served, make_app
+from lightkeeper.worker_server.sidecar.app import (
+    THREADS,
+    EvictionOrder,
+    RequestGuard,
+    Served,
+    make_app,
+)
 from lightkeeper.worker_server.sidecar.black_box import BlackBox
 from lightkeeper.worker_server.sidecar.host import HostView, have_port
 from lightkeeper.worker_server.sidecar.machine import keep_witnesses
@@ -50,7 +56,6 @@ from lightkeeper.worker_server.sidecar.process import (
     PidfdProcess,
     end_rank,
 )
-from lightkeeper.worker_server.sidecar.queries import EvictionOrder
 from lightkeeper.worker_server.sidecar.recorders import ControlPlane
 from lightkeeper.worker_server.sidecar.stacks import Stacks
 
@@ -363,15 +368,13 @@ def reachable_host(settings: Settings) -> str:
     if settings.bind not in ("0.0.0.0", "::", ""):  # noqa: S104
         return f"[{settings.bind}]" if ":" in settings.bind else settings.bind
     target = urlsplit(settings.monitors[0]).hostname if settings.monitors else None
-    if target is None:
-        return socket.gethostname()
-    try:
-        return _route(target, socket.AF_INET)[0]
-    except OSError:
-        return socket.gethostname()
+    with contextlib.suppress(OSError):
+        if target is not None:
+            return _route(target, socket.AF_INET)[0]
+    return socket.gethostname()
 
 
-def listening_socket(host: str, port: int, *, backlog: int = 2048) -> socket.socket:
+def listening_socket(host: str, port: int) -> socket.socket:
     """A socket that listens on the first address that `host` resolves to.
 
     Raises:
@@ -384,7 +387,7 @@ def listening_socket(host: str, port: int, *, backlog: int = 2048) -> socket.soc
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(backlog)
+        listener.listen(2048)
     except OSError:
         listener.close()
         raise
@@ -519,16 +522,13 @@ def _serve(
     run_dir.sweep(folder)
 
     def part() -> None:
+        parting.clear()
         if not box.page.closed:
             at_once(lease.part for lease in leases)
         with contextlib.suppress(OSError):
             os.utime(files.endpoint)  # which the rank waits for
 
-    def part_if_asked() -> None:
-        parting.clear()
-        part()
-
-    _in_background("parting", _repeat, part_if_asked, parting.wait)
+    _in_background("parting", _repeat, part, parting.wait)
     _watch(process, box, settings.linger_s, lambda: at_once(lease.stop for lease in leases), part)
 
 

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
 from itertools import takewhile
@@ -26,8 +26,8 @@ from typing import Any, Final, NamedTuple
 
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.plain_text import escaped
+from lightkeeper.worker_server.sidecar import SilentError
 from lightkeeper.worker_server.sidecar.process import DEAF_S
-from lightkeeper.worker_server.sidecar.queries import SilentError
 from lightkeeper.worker_server.wire import Doing
 
 # Whose code a call is, and the most telling line of a stack: the user's innermost one.
@@ -196,29 +196,22 @@ class ProcessLook:
 
 def find_py_spy() -> str | None:
     """The py-spy beside this interpreter, else the one on PATH."""
-    beside = Path(sys.executable).parent / "py-spy"
-    if os.access(beside, os.X_OK):
-        return str(beside)
-    return shutil.which("py-spy")
+    beside = os.path.dirname(sys.executable)
+    return shutil.which("py-spy", path=beside) or shutil.which("py-spy")
 
 
+@dataclass(eq=False)
 class Stacks:
     """Takes stacks of one process, one at a time, because py-spy pauses it."""
 
-    def __init__(
-        self,
-        pid: int,
-        find: Callable[[], str | None] = find_py_spy,
-        clock: Callable[[], float] = time.monotonic,
-        limit_s: float = _TIMEOUT_S,
-        run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
-    ) -> None:
-        self._run_tool = run
-        self._limit_s = limit_s
+    pid: int
+    find: Callable[[], str | None] = find_py_spy
+    clock: Callable[[], float] = time.monotonic
+    limit_s: float = _TIMEOUT_S
+    run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run
+
+    def __post_init__(self) -> None:
         self._stuck: threading.Thread | None = None
-        self._pid = pid
-        self._find = find
-        self._clock = clock
         self._lock = threading.Lock()
         self._last: dict[bool, Taken | tuple[str, float]] = {}
 
@@ -233,16 +226,16 @@ class Stacks:
         with self._alone():
             last = self._last.get(native)
             match last:
-                case Taken() if self._clock() - last.taken_s < _FRESH_S:
+                case Taken() if self.clock() - last.taken_s < _FRESH_S:
                     return Taken(last.text, last.taken_s, again=True)
-                case (reason, failed_s) if self._clock() - failed_s < _FRESH_S:
+                case (reason, failed_s) if self.clock() - failed_s < _FRESH_S:
                     raise SilentError(reason)
             try:
                 text = self._run(pause=pause, native=native)
             except SilentError as exc:
-                self._last[native] = str(exc), self._clock()
+                self._last[native] = str(exc), self.clock()
                 raise
-            taken = self._last[native] = Taken(text, self._clock())
+            taken = self._last[native] = Taken(text, self.clock())
             return taken
 
     def look(self, trains: int = 0) -> ProcessLook:
@@ -254,7 +247,7 @@ class Stacks:
         with self._alone():
             answer = self._run("--json", pause=False, native=False)
         try:
-            return _look_of(json.loads(answer), trains, self._pid, self._clock())
+            return _look_of(json.loads(answer), trains, self.pid, self.clock())
         except (ValueError, LookupError, TypeError, StopIteration) as exc:
             raise SilentError("py-spy's JSON is not understood") from exc
 
@@ -268,10 +261,10 @@ class Stacks:
             self._lock.release()
 
     def _run(self, *more: str, pause: bool, native: bool) -> str:
-        tool = self._find()
+        tool = self.find()
         if tool is None:
             raise SilentError("py-spy is not installed (pip install 'lightkeeper[stacks]')")
-        command = [tool, "dump", "--pid", str(self._pid), *more]
+        command = [tool, "dump", "--pid", str(self.pid), *more]
         if not pause:
             command.append("--nonblocking")  # else it waits to stop what is already stopped
         if native:
@@ -295,8 +288,8 @@ class Stacks:
 
         def run() -> None:
             try:
-                ended.append(self._run_tool(
-                    command, capture_output=True, stdin=subprocess.DEVNULL, timeout=self._limit_s,
+                ended.append(self.run(
+                    command, capture_output=True, stdin=subprocess.DEVNULL, timeout=self.limit_s,
                     check=False, text=True, errors="replace",
                 ))  # fmt: skip
             except (OSError, subprocess.SubprocessError) as exc:
@@ -304,13 +297,13 @@ class Stacks:
 
         thread = threading.Thread(target=run, name="py-spy", daemon=True)
         thread.start()
-        thread.join(self._limit_s + _KILL_S)
+        thread.join(self.limit_s + _KILL_S)
         done = ended[0] if ended else None
         if isinstance(done, subprocess.CompletedProcess):
             return done
         if done is None or isinstance(done, subprocess.TimeoutExpired):
             self._stuck = thread
-            raise SilentError(f"py-spy took more than {self._limit_s:g} s")
+            raise SilentError(f"py-spy took more than {self.limit_s:g} s")
         raise SilentError(f"py-spy does not start: {done}")
 
 
@@ -400,34 +393,52 @@ Mark = tuple[object, ...]
 """Stays equal while a rank makes no progress."""
 
 
-def mark_of(
-    step: wire.StepState | None,
-    heads: Sequence[wire.GroupHead],
-    transfers: Sequence[wire.TransferHead] = (),
-) -> Mark:
-    """Changes with any visible progress of the rank's own threads."""
-    ring = (head for head in heads if head.read_age_s is None)
-    moves = (
-        *((head.enqueued, head.completed, head.inside) for head in ring),
-        *((row.peer, row.tag, row.posted, row.unfinished, row.held) for row in transfers),
-    )
-    if step is None:
-        return (moves,)
-    counts = tuple(step.counters.values())
-    return (moves, step.progress, step.attempt, step.commits, step.waits_in, counts)
+class RankProgress(NamedTuple):
+    """How far a rank has come."""
 
+    step: wire.StepState | None
+    heads: Sequence[wire.GroupHead] = ()
+    transfers: Sequence[wire.TransferHead] = ()
 
-def _moved_age_s(
-    step: wire.StepState | None,
-    heads: Sequence[wire.GroupHead],
-    transfers: Sequence[wire.TransferHead],
-) -> float:
-    """Since the last move that has an age."""
-    ages = [head.age_s for head in heads if head.read_age_s is None]
-    ages += [transfer.age_s for transfer in transfers]
-    if step is not None:
-        ages += [step.phase_age_s, *([] if step.waits_s is None else [step.waits_s])]
-    return min(ages, default=0.0)
+    @property
+    def mark(self) -> Mark:
+        """Changes with any visible progress of the rank's own threads."""
+        moves = (
+            *((head.enqueued, head.completed, head.inside) for head in self._ring()),
+            *((row.peer, row.tag, row.posted, row.unfinished, row.held) for row in self.transfers),
+        )
+        if (step := self.step) is None:
+            return (moves,)
+        counts = tuple(step.counters.values())
+        return (moves, step.progress, step.attempt, step.commits, step.waits_in, counts)
+
+    @property
+    def moved_age_s(self) -> float:
+        """Since the last move that has an age."""
+        ages = [head.age_s for head in self._ring()] + [row.age_s for row in self.transfers]
+        if self.step is not None:
+            waits_s = self.step.waits_s
+            ages += [self.step.phase_age_s, *([] if waits_s is None else [waits_s])]
+        return min(ages, default=0.0)
+
+    @property
+    def patience_s(self) -> float:
+        """After so long without a move it hangs."""
+        rows: Iterable[Any] = (*self.heads, *self.transfers)
+        if any(row.unfinished for row in rows):
+            return _STALL_S
+        if self.step is None:
+            return _STALL_S if self.heads or self.transfers else _START_STALL_S
+        return _LONG_STALL_S if self.step.phase in wire.LONG_PHASES else _STALL_S
+
+    @property
+    def waits(self) -> bool:
+        """True if it is known to wait for other ranks."""
+        calls = any(head.inside for head in self.heads) or any(row.held for row in self.transfers)
+        return calls or (self.step is not None and self.step.waits_in is not None)
+
+    def _ring(self) -> Iterator[wire.GroupHead]:
+        return (head for head in self.heads if head.read_age_s is None)
 
 
 class HangWatch:
@@ -447,24 +458,17 @@ class HangWatch:
         """True if the first look was one that a hang alone would not have made yet."""
         self._passing_until_s = 0.0
 
-    def due(
-        self,
-        process: wire.Process,
-        step: wire.StepState | None,
-        heads: Sequence[wire.GroupHead],
-        now_s: float,
-        transfers: Sequence[wire.TransferHead] = (),
-    ) -> bool:
+    def due(self, process: wire.Process, progress: RankProgress, now_s: float) -> bool:
         """True if the rank makes no progress and it is time to look; True counts as a look."""
-        mark = mark_of(step, heads, transfers)
+        mark = progress.mark
         if mark != self._mark:
             if self._early:
                 self._passing_until_s = now_s + _PASSING_S
             called_s = now_s if self._called_s is None else self._called_s
-            self.since_s = max(called_s, now_s - _moved_age_s(step, heads, transfers))
+            self.since_s = max(called_s, now_s - progress.moved_age_s)
             self._mark, self._first_s, self._looks, self._early = mark, None, 0, False
         self._called_s = now_s
-        still_s, patience_s = now_s - self.since_s, _patience_s(step, heads, transfers)
+        still_s, patience_s = now_s - self.since_s, progress.patience_s
         self.hanging = _held(process) or still_s >= patience_s
         soon_s = _SOON_S if now_s >= self._passing_until_s else _STALL_S
         early = not self.hanging and soon_s <= still_s and patience_s == _STALL_S
@@ -487,18 +491,6 @@ class HangWatch:
 def _held(process: wire.Process) -> bool:
     age_s = process.interpreter_age_s
     return process.stopped or (age_s is not None and age_s > DEAF_S)
-
-
-def _patience_s(
-    step: wire.StepState | None,
-    heads: Sequence[wire.GroupHead],
-    transfers: Sequence[wire.TransferHead],
-) -> float:
-    if any(head.unfinished for head in heads) or any(row.unfinished for row in transfers):
-        return _STALL_S
-    if step is None:
-        return _STALL_S if heads or transfers else _START_STALL_S
-    return _LONG_STALL_S if step.phase in wire.LONG_PHASES else _STALL_S
 
 
 # What a stack is known to do: by the calls inside the user's, else by its system call.
@@ -633,13 +625,11 @@ class StackSample(NamedTuple):
 
 class _Stand(NamedTuple):
     mark: Mark
-    frame: wire.Frame
     innermost: Call
-    call: str | None
-    doing: wire.Doing
-    samples: int
     first_s: float
-    last: StackSample
+    last_s: float
+    witness: wire.Witness
+    """At the last sample."""
 
 
 class StandstillWitness:
@@ -654,7 +644,7 @@ class StandstillWitness:
         if index is None:
             return
         stand = self._stand if self._stand is not None and self._stand.mark == mark else None
-        if stand is not None and sample.taken_s <= stand.last.taken_s:
+        if stand is not None and sample.taken_s <= stand.last_s:
             return  # the beat's note, already seen
         frame = frame_of(sample.calls, index)
         waits = waits and sample.thread is None
@@ -662,19 +652,17 @@ class StandstillWitness:
         below = (call for call in sample.calls if origin(call.path) <= Origin.INSTALLED)
         at = next(below, sample.calls[0])
         first_s, samples = sample.taken_s, 1
-        if stand is not None and (stand.frame, stand.innermost) == (frame, at):
-            first_s, samples = stand.first_s, stand.samples + 1
-        call = called_by(sample.calls, index)
-        self._stand = _Stand(mark, frame, at, call, doing, samples, first_s, sample)
+        if stand is not None and (stand.witness.frame, stand.innermost) == (frame, at):
+            first_s, samples = stand.first_s, stand.witness.samples + 1
+        call, same_s = called_by(sample.calls, index), sample.taken_s - first_s
+        witness = wire.Witness(
+            frame, doing, samples, same_s, 0.0, call, sample.thread, sample.error
+        )
+        self._stand = _Stand(mark, at, first_s, sample.taken_s, witness)
 
     def witness(self, mark: Mark, now_s: float) -> wire.Witness | None:
         """The witness of a rank with this mark now, or at its end; None once it has moved."""
         stand = self._stand
         if stand is None or stand.mark != mark:
             return None
-        last = stand.last
-        same_s, age_s = last.taken_s - stand.first_s, max(0.0, now_s - last.taken_s)
-        return wire.Witness(
-            stand.frame, stand.doing, stand.samples, same_s, age_s, stand.call, last.thread,
-            last.error,
-        )  # fmt: skip
+        return replace(stand.witness, age_s=max(0.0, now_s - stand.last_s))

@@ -13,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeVar
 
 from lightkeeper.monitor.act.testimonies import Said
@@ -33,16 +34,14 @@ from lightkeeper.worker_server.wire import Testimony
 
 
 class NotDone(Exception):  # noqa: N818 - an answer, not an accident
-    """A request that was not carried out; the message is one line for a person."""
+    """A request that was not carried out, for whatever reason: its target cannot be identified
+    beyond doubt, the deadline is over; the message is one line for a person.
+    """
 
     def __init__(self, said: str, retry_s: float | None = None) -> None:
         """`retry_s`: when it may be carried out if it is sent again; None: it will not."""
         super().__init__(said)
         self.retry_s = retry_s
-
-
-class Refusal(NotDone):
-    """The target cannot be identified beyond doubt, so it is left alone."""
 
 
 _SLURM = "slurm_job_id"
@@ -53,16 +52,16 @@ def refuse_shared_job(others: Sequence[Place], job: str, step: str | None) -> No
     """A rank that names no place may be in this job; a rank known to be in a pod is not in Slurm.
 
     Raises:
-        Refusal: the job (or this step of it) cannot be ended for a group alone.
+        NotDone: the job (or this step of it) cannot be ended for a group alone.
     """
     for other in others:
         job_id = other.labels.get(_SLURM)
         if job_id is None and _POD not in other.labels:
-            raise Refusal(f"{other.rank} does not tell its place and may run in job {job} too")
+            raise NotDone(f"{other.rank} does not tell its place and may run in job {job} too")
         if job_id == job and step is None:
-            raise Refusal(f"job {job} carries {other.rank} too")
+            raise NotDone(f"job {job} carries {other.rank} too")
         if job_id == job and other.labels.get("slurm_step_id") == step:
-            raise Refusal(f"step {job}.{step} carries {other.rank} too")
+            raise NotDone(f"step {job}.{step} carries {other.rank} too")
 
 
 def refuse_shared_pod(others: Sequence[Place], uid: str, hosts: Collection[str]) -> None:
@@ -70,14 +69,14 @@ def refuse_shared_pod(others: Sequence[Place], uid: str, hosts: Collection[str])
     names none.
 
     Raises:
-        Refusal: the pod cannot be deleted for a group alone.
+        NotDone: the pod cannot be deleted for a group alone.
     """
     for other in others:
         pod_uid = other.labels.get(_POD)
         if pod_uid == uid:
-            raise Refusal(f"pod {uid} carries {other.rank} too")
+            raise NotDone(f"pod {uid} carries {other.rank} too")
         if pod_uid is None and _SLURM not in other.labels and other.host in hosts:
-            raise Refusal(f"{other.rank} does not tell its place and may run in pod {uid} too")
+            raise NotDone(f"{other.rank} does not tell its place and may run in pod {uid} too")
 
 
 # The mark on a node: it informs a person, and we recognise our own by it.
@@ -190,10 +189,6 @@ LEAST_S: Final = 0.05
 """Less is not worth asking for: a process starts in some milliseconds, a connection in one."""
 
 
-class TooLate(NotDone):
-    """The deadline is over."""
-
-
 class Deadline:
     def __init__(
         self,
@@ -206,15 +201,15 @@ class Deadline:
         self._sleep = sleep
         self._end_s = now() + timeout_s
 
-    def left_s(self, late: str = "") -> float:
-        """The seconds left; `late`: the message if none are.
+    def left_s(self, late: str = "", after_s: float = 0.0) -> float:
+        """The seconds left after these; `late`: the message if none are.
 
         Raises:
-            TooLate: none are left.
+            NotDone: none are left.
         """
-        left_s = self._end_s - self._now()
+        left_s = self._end_s - self._now() - after_s
         if left_s < LEAST_S:
-            raise TooLate(late or f"not within {self._timeout_s:g} s")
+            raise NotDone(late or f"not within {self._timeout_s:g} s")
         return left_s
 
     def share_left(self) -> float:
@@ -225,10 +220,9 @@ class Deadline:
         """Wait, but not beyond the end.
 
         Raises:
-            TooLate: nothing would be left afterwards.
+            NotDone: nothing would be left afterwards.
         """
-        if self.left_s(late) - seconds < LEAST_S:
-            raise TooLate(late or f"not within {self._timeout_s:g} s")
+        self.left_s(late, after_s=seconds)
         self._sleep(seconds)
 
 
@@ -275,40 +269,24 @@ class Scheduler(ABC):
         self._everyone = everyone
         self._owner = owner
 
-    def cordon(
-        self, host: Host, reason: str, incident_id: IncidentId | None, timeout_s: float
-    ) -> Outcome:
+    def cordon(self, host: Host, why: Why, timeout_s: float) -> Outcome:
         """Let nothing new start on a host; what runs there stays."""
-        return self._outcome(
-            lambda deadline: self._cordon(host, Why(reason, incident_id), deadline),
-            timeout_s,
-            f"{host} not cordoned",
-        )
+        work = partial(self._cordon, host, why)
+        return self._outcome(work, timeout_s, f"{host} not cordoned")
 
     def uncordon(self, host: Host, reason: str, timeout_s: float) -> Outcome:
         """Take back our own cordon; somebody else's stays."""
-        return self._outcome(
-            lambda deadline: self._uncordon(host, reason, deadline),
-            timeout_s,
-            f"{host} not uncordoned",
-        )
+        work = partial(self._uncordon, host, reason)
+        return self._outcome(work, timeout_s, f"{host} not uncordoned")
 
     def remove(
-        self,
-        group: GroupName,
-        places: Sequence[Place],
-        reason: str,
-        incident_id: IncidentId | None,
-        timeout_s: float,
-        *,
-        lost: Lost | None = None,
+        self, group: GroupName, places: Sequence[Place], why: Why, timeout_s: float
     ) -> Outcome:
         """End what runs a group at these places, and nothing of any other group."""
-        why = Why(reason, incident_id, lost)
 
         def remove(deadline: Deadline) -> Outcome:
             if not places:
-                raise Refusal("no rank of it is known")
+                raise NotDone("no rank of it is known")
             others = [place for place in self._everyone() if group_of(place.rank) != group]
             return self._remove(group, places, others, why, deadline)
 
@@ -317,7 +295,7 @@ class Scheduler(ABC):
     def cordoned(self, timeout_s: float) -> Sequence[Host] | None:
         """The hosts that have our cordon now; None if that is not known."""
         try:
-            hosts = self._within(timeout_s, self._cordoned)
+            hosts = self._cordoned(self._deadline(timeout_s))
         except Exception:  # noqa: BLE001 - whatever it is, what is ours is not known
             return None
         return None if hosts is None else tuple(sorted(set(hosts)))
@@ -374,9 +352,6 @@ class Scheduler(ABC):
     def _deadline(self, timeout_s: float) -> Deadline:
         return Deadline(timeout_s)
 
-    def _within(self, timeout_s: float, work: Callable[[Deadline], T]) -> T:
-        return work(self._deadline(timeout_s))
-
     def _crash(self, exc: Exception) -> str:
         """The text shown for a bug."""
         return f"{type(exc).__name__}: {exc}"
@@ -385,7 +360,7 @@ class Scheduler(ABC):
         self, work: Callable[[Deadline], Outcome], timeout_s: float, failed: str
     ) -> Outcome:
         try:
-            return self._within(timeout_s, work)
+            return work(self._deadline(timeout_s))
         except NotDone as exc:
             return Outcome(False, f"{failed}: {exc}")
         except Exception as exc:  # noqa: BLE001 - the registry's, the store's, a client's

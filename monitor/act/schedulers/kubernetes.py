@@ -3,8 +3,7 @@
 Theory of operation. What changes on a node is computed from the node as it was read ("kube node"
 below), and sent with its resourceVersion; after a conflict, the node is read again, within the
 deadline. A pod is deleted with its uid as precondition, so that a newer one of the same name is
-never hit, and the request counts as done when the pod is gone. Each request runs in a thread that
-is abandoned at the deadline: the client's own timeout starts again with every piece that arrives.
+never hit, and the request counts as done when the pod is gone.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from lightkeeper.monitor.act.schedulers.base import (
@@ -33,9 +32,7 @@ from lightkeeper.monitor.act.schedulers.base import (
     Outcome,
     Owner,
     Place,
-    Refusal,
     Scheduler,
-    TooLate,
     Why,
     marked,
     plain_line,
@@ -57,6 +54,9 @@ Body = Mapping[str, Any]
 # -- kube api ----------------------------------------------------------------------------------
 
 BODY_MAX_BYTES: Final = 64 * 1024 * 1024
+_AT_ONCE: Final = 8
+"""Requests under way or abandoned: a server that drips must not fill the process with threads."""
+_SLACK_S: Final = 0.2
 _MERGE: Final = "application/merge-patch+json"
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
 _NODES: Final = "/api/v1/nodes"
@@ -113,6 +113,7 @@ class KubeApi:
 
         self._configuration = configuration
         self._client = client.ApiClient(configuration)
+        self._places = threading.BoundedSemaphore(_AT_ONCE)
 
     def close(self) -> None:
         with contextlib.suppress(Exception):
@@ -120,30 +121,45 @@ class KubeApi:
 
     def ask(
         self, method: str, path: str, deadline: Deadline, body: Body | None = None,
-        kind: str = "application/json", **query: str,
+        kind: str = "application/json", *, query: Mapping[str, str] | None = None,
     ) -> Body:  # fmt: skip
         """The answer's JSON object. `kind`: the content type of `body`.
 
+        It is sent by a thread of its own, which is abandoned at the deadline: the client's own
+        timeout starts again with every piece that arrives.
+
         Raises:
-            KubeError, TooLate: any other answer, or none.
+            KubeError: any other answer, or none.
+            NotDone: not within the deadline, or too many earlier requests have not ended.
         """
         left_s = deadline.left_s()
         headers = {"Accept": "application/json", "Content-Type": kind}
+        if not self._places.acquire(blocking=False):
+            raise NotDone(f"{_AT_ONCE} earlier requests have not ended")
+
+        def send() -> tuple[int, bytes]:
+            try:
+                for setting in self._configuration.auth_settings().values():  # renews the token
+                    headers[setting["key"]] = setting["value"]
+                said = self._client.rest_client.pool_manager.request(
+                    method,
+                    f"{self._configuration.host}{path}?{urlencode(query or {})}",
+                    body=None if body is None else json.dumps(body),
+                    headers=headers,
+                    timeout=left_s,
+                    retries=False,  # a retry is ours to make, within the deadline
+                    preload_content=False,
+                )
+                return int(said.status), said.read(BODY_MAX_BYTES)
+            except Exception as exc:
+                raise KubeError(0, _unreached(exc)) from exc
+            finally:
+                self._places.release()
+
         try:
-            for setting in self._configuration.auth_settings().values():  # renews the token
-                headers[setting["key"]] = setting["value"]
-            said = self._client.rest_client.pool_manager.request(
-                method,
-                f"{self._configuration.host}{path}?{urlencode(query)}",
-                body=None if body is None else json.dumps(body),
-                headers=headers,
-                timeout=left_s,
-                retries=False,  # a retry is ours to make, within the deadline
-                preload_content=False,
-            )
-            status, raw = int(said.status), said.read(BODY_MAX_BYTES)
-        except Exception as exc:
-            raise KubeError(0, _unreached(exc)) from exc
+            status, raw = in_thread("kubernetes request", send).result(left_s + _SLACK_S)
+        except FutureTimeoutError:
+            raise NotDone(f"not within {left_s:.1f} s") from None
         if not 200 <= status < 300:
             raise KubeError(status, _answer_line(status, raw))
         try:
@@ -151,6 +167,11 @@ class KubeApi:
         except (ValueError, RecursionError) as exc:
             raise KubeError(0, "the API server's answer is no JSON") from exc
         return answer if isinstance(answer, dict) else {}
+
+    def items(self, path: str, deadline: Deadline, **query: str) -> Sequence[Body]:
+        """The items of a list, asked for as by `ask`."""
+        listed = self.ask("GET", path, deadline, query=query).get("items") or []
+        return [item for item in listed if isinstance(item, dict)]
 
 
 _DISTRUSTED: Final = re.compile(r"certificate verify failed: ([^(]+?) \(")
@@ -174,10 +195,6 @@ def _answer_line(status: int, raw: bytes) -> str:
 
 def _pods(namespace: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods"
-
-
-def _items(body: Body) -> Sequence[Body]:
-    return [item for item in body.get("items") or [] if isinstance(item, dict)]
 
 
 # -- kube node ---------------------------------------------------------------------------------
@@ -458,7 +475,7 @@ def wanted_of(places: Sequence[Place], others: Sequence[Place]) -> tuple[WantedP
     """The pods at these places, each once.
 
     Raises:
-        Refusal: a rank does not name its pod, or one of the others is, or may be, in it.
+        NotDone: a rank does not name its pod, or one of the others is, or may be, in it.
     """
     pods: dict[str, WantedPod] = {}
     for place in places:
@@ -474,24 +491,14 @@ def _wanted(place: Place) -> WantedPod:
     uid, namespace = labels.get("pod_uid", ""), labels.get("namespace", "")
     if not uid or not namespace:
         missing = "the uid" if not uid else "the namespace"
-        raise Refusal(f"{place.rank} does not tell {missing} of its pod (POD_UID, POD_NAMESPACE)")
+        raise NotDone(f"{place.rank} does not tell {missing} of its pod (POD_UID, POD_NAMESPACE)")
     name, node = labels.get("pod", ""), labels.get("node", "")
     for value in (namespace, *([name] if name else []), *([node] if node else [])):
         if DNS.fullmatch(value) is None:
-            raise Refusal(f"{place.rank} tells {value!r:.80} where a name is expected")
+            raise NotDone(f"{place.rank} tells {value!r:.80} where a name is expected")
     if UID.fullmatch(uid) is None:
-        raise Refusal(f"{place.rank} tells {uid!r:.80} where a uid is expected")
+        raise NotDone(f"{place.rank} tells {uid!r:.80} where a uid is expected")
     return WantedPod(namespace, uid, name, node)
-
-
-def group_selector(pod: Body) -> str | None:
-    """A selector of all pods of this pod's group in Primus-SaFE; None without its labels."""
-    workload, group = (
-        _at(pod, "metadata", "labels", name) for name in (WORKLOAD_LABEL, GROUP_LABEL)
-    )
-    if not workload or group in (None, ""):
-        return None
-    return f"{WORKLOAD_LABEL}={workload},{GROUP_LABEL}={group}"
 
 
 def pod_of(namespace: str, pod: Body) -> WantedPod:
@@ -514,41 +521,6 @@ _NODES_MOST: Final = 10_000
 _GRACE_S: Final = 5
 """Between SIGTERM and SIGKILL of a pod. An evicted group hangs or is faulty and leaves no
 checkpoint, so a longer grace only occupies its host for longer."""
-
-T = TypeVar("T")
-
-
-# Work in its own thread, which is abandoned at the deadline and never keeps a process alive.
-
-_MOST: Final = 8
-"""Limit of threads, running or abandoned: a server that drips must not fill the process."""
-_SLACK_S: Final = 0.2
-_places = threading.BoundedSemaphore(_MOST)
-
-
-def run_within(work: Callable[[], T], timeout_s: float) -> T:
-    """Run `work` in a thread; returns or raises what it does.
-
-    Raises:
-        TooLate: it has not ended in time; its thread continues, and ends with its own timeouts.
-        NotDone: too many such threads are still there.
-    """
-    if not _places.acquire(blocking=False):
-        raise NotDone(f"{_MOST} earlier requests have not ended")
-
-    def run() -> T:
-        try:
-            return work()
-        finally:
-            _places.release()
-
-    answer = in_thread("scheduler request", run)
-    try:
-        return answer.result(timeout_s + _SLACK_S)
-    except FutureTimeoutError:
-        if answer.done():  # `work` itself raised a TimeoutError
-            raise
-        raise TooLate(f"not within {timeout_s:g} s") from None
 
 
 # What `lightkeeper check scheduler` asks Kubernetes; nothing is changed by it.
@@ -578,9 +550,9 @@ def kube_checks(
         try:
             review = {"spec": {"resourceAttributes": rule}}
             status = api.ask("POST", _REVIEWS, deadline, review).get("status") or {}
-        except (KubeError, TooLate) as exc:
+        except NotDone as exc:
             yield Check(what, False, str(exc))
-            if isinstance(exc, TooLate) or exc.status == 0:
+            if not isinstance(exc, KubeError) or exc.status == 0:
                 return  # no answer: the others would fail too
         else:
             allowed, why = status.get("allowed") is True, one_line(status.get("reason") or "", 300)
@@ -625,13 +597,7 @@ class Kubernetes(Scheduler):
     def checks(self, timeout_s: float) -> Sequence[Check]:
         namespaces = {place.labels.get("namespace", "") for place in self._everyone()} - {""}
         asked = rules(namespaces or {""}, primus=self._options.primus_safe is not None)
-
-        try:
-            return self._within(
-                timeout_s, lambda deadline: tuple(kube_checks(self._api, asked, deadline))
-            )
-        except NotDone as exc:
-            return (Check("the API server answers", False, str(exc)),)
+        return tuple(kube_checks(self._api, asked, self._deadline(timeout_s)))
 
     def close(self) -> None:
         self._api.close()
@@ -651,14 +617,12 @@ class Kubernetes(Scheduler):
                 yield from (((node,), each) for each in said if each is not None)
 
     def _reach(self, deadline: Deadline) -> Outcome:
-        self._api.ask("GET", _NODES, deadline, limit="1")
+        self._api.ask("GET", _NODES, deadline, query={"limit": "1"})
         return Outcome(True, "")
 
     def _named(self, path: str, name: str, deadline: Deadline) -> Sequence[Body]:
         """By a list: our role may ask for one, and it is empty if nothing has this name."""
-        named = f"metadata.name={name}"
-        ask = partial(self._api.ask, "GET", path, deadline, fieldSelector=named)
-        return _items(run_within(ask, deadline.left_s()))
+        return self._api.items(path, deadline, fieldSelector=f"metadata.name={name}")
 
     def ends(self, places: Sequence[Place], timeout_s: float) -> Iterator[Ended]:
         deadline, now_s = self._deadline(timeout_s), datetime.now(UTC).timestamp()
@@ -696,7 +660,7 @@ class Kubernetes(Scheduler):
 
     def _cordoned(self, deadline: Deadline) -> Iterable[Host]:
         owner = self._owner()
-        nodes = _items(self._api.ask("GET", _NODES, deadline, labelSelector=KEY))
+        nodes = self._api.items(_NODES, deadline, labelSelector=KEY)
         return [Host(str(node["metadata"]["name"])) for node in nodes if owner in hold_of(node).by]
 
     def _change(
@@ -708,9 +672,9 @@ class Kubernetes(Scheduler):
         `bad`, `message`: what is reported of the node to Primus-SaFE.
         """
         if host.startswith(POD_HOST):
-            raise Refusal("its pod was not told its node (set K8S_NODE_NAME by the downward API)")
+            raise NotDone("its pod was not told its node (set K8S_NODE_NAME by the downward API)")
         if DNS.fullmatch(host) is None:
-            raise Refusal(f"{host!r:.80} is no name of a node")
+            raise NotDone(f"{host!r:.80} is no name of a node")
 
         def change() -> NodeChange:
             path = f"{_NODES}/{host}"
@@ -745,7 +709,7 @@ class Kubernetes(Scheduler):
         """The wanted pods that still exist; in Primus-SaFE also all other pods of their group.
 
         Raises:
-            Refusal: a pod of the group carries, or may carry, somebody else's rank.
+            NotDone: a pod of the group carries, or may carry, somebody else's rank.
         """
         pods: dict[str, WantedPod] = {}
         for sought in wanted:
@@ -861,9 +825,9 @@ class Kubernetes(Scheduler):
         """
         if DNS.fullmatch(node) is None:
             return 0.0
-        ask = partial(self._api.ask, "GET", f"{_LEASES}/{node}", deadline)
         try:
-            renewed = _at(run_within(ask, deadline.left_s()), "spec", "renewTime")
+            lease = self._api.ask("GET", f"{_LEASES}/{node}", deadline)
+            renewed = _at(lease, "spec", "renewTime")
         except NotDone:
             self._leases.pop(node, None)
             return 0.0
@@ -882,23 +846,17 @@ class Kubernetes(Scheduler):
         if wanted.name:
             selector = f"metadata.name={wanted.name}"
         path = _pods(wanted.namespace)
-
-        def read() -> Sequence[Body]:
-            return _items(self._api.ask("GET", path, deadline, fieldSelector=selector))
-
-        pods = retrying(read, deadline)
+        pods = retrying(lambda: self._api.items(path, deadline, fieldSelector=selector), deadline)
         return next((pod for pod in pods if _at(pod, "metadata", "uid") == wanted.uid), None)
 
     def _group_of(self, namespace: str, pod: Body, deadline: Deadline) -> Sequence[Body]:
-        """All pods of this pod's replica group, if Primus-SaFE is used; else none."""
-        selector = None if self._options.primus_safe is None else group_selector(pod)
-        if selector is None:
+        """All pods of this pod's replica group, if Primus-SaFE is used and has labelled it."""
+        labels = _at(pod, "metadata", "labels") or {}
+        named = [f"{key}={labels[key]}" for key in (WORKLOAD_LABEL, GROUP_LABEL) if labels.get(key)]
+        if self._options.primus_safe is None or len(named) < 2:
             return ()
-        return _items(self._api.ask("GET", _pods(namespace), deadline, labelSelector=selector))
-
-    def _within(self, timeout_s: float, work: Callable[[Deadline], T]) -> T:
-        """Run the work in a thread that is abandoned at the deadline."""
-        return run_within(lambda: work(self._deadline(timeout_s)), timeout_s)
+        selector = ",".join(named)
+        return self._api.items(_pods(namespace), deadline, labelSelector=selector)
 
 
 def _now() -> str:

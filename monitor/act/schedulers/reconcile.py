@@ -22,8 +22,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from lightkeeper.monitor.act.schedulers.base import Outcome, Scheduler
-from lightkeeper.monitor.background import BackgroundWorker, backoff_s
+from lightkeeper.monitor.act.schedulers.base import Outcome, Scheduler, Why
+from lightkeeper.monitor.background import TROUBLE_AFTER, BackgroundWorker, backoff_s
 from lightkeeper.monitor.metric import EVICTIONS
 from lightkeeper.monitor.model.eviction import QuarantineEntry
 from lightkeeper.monitor.model.names import Host
@@ -40,8 +40,6 @@ LONGEST_RETRY_S: Final = 300.0
 STRAY_S: Final = 15.0
 """A cordon that was read back, of a host that is not on the list, is removed only after this time:
 the list of a monitor that has just taken over may be on its way."""
-_TROUBLE_AFTER: Final = 2
-"""Failures in a row; a single one is normal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +86,13 @@ class CordonPlan:
         """Requests due now, sorted by host, cordons first."""
         entries = {entry.host: entry for entry in quarantined}
         for host in sorted(entries):
-            if self._is_time(host, "cordon", now_s) and self._is_news(entries[host]):
-                yield Action(host, entries[host])
+            entry, made = entries[host], self._made.get(host)
+            news = made is None or made.since_s != entry.since_s
+            if news and self._is_time(host, "cordon", now_s):
+                yield Action(host, entry)
         for host in sorted(self._owed.keys() - entries.keys()):
             if now_s >= self._owed[host] and self._is_time(host, "uncordon", now_s):
                 yield Action(host, None)
-
-    def _is_news(self, entry: QuarantineEntry) -> bool:
-        cordon = self._made.get(entry.host)
-        return cordon is None or cordon.since_s != entry.since_s
 
     def _is_time(self, host: Host, word: str, now_s: float) -> bool:
         failed = self._failed.get(host)
@@ -108,11 +104,10 @@ class CordonPlan:
         if entry is not None:
             self._owed[host] = now_s
         if not outcome.done:
-            before = self._failed.get(action.host)
-            again = before is not None and before.word == action.word
-            times = 1 + (before.times if before is not None and again else 0)
+            before = self._failed.get(host)
+            times = before.times + 1 if before is not None and before.word == action.word else 1
             next_s = now_s + backoff_s(times, FIRST_RETRY_S, LONGEST_RETRY_S)
-            self._failed[action.host] = _Failed(action.word, times, next_s, outcome.detail)
+            self._failed[host] = _Failed(action.word, times, next_s, outcome.detail)
             return
         self._failed.pop(host, None)
         if entry is None:
@@ -130,7 +125,7 @@ class CordonPlan:
     def troubles(self) -> Iterator[str]:
         for host in sorted(self._failed):
             failed = self._failed[host]
-            if failed.times >= _TROUBLE_AFTER:
+            if failed.times >= TROUBLE_AFTER:
                 yield f"{failed.said} ({failed.times} tries)"
 
 
@@ -202,8 +197,7 @@ class CordonReconciler:
             outcome = self._ask(action)
             plan.learned(action, outcome, self._now())
             result = "done" if outcome.done else "failed"
-            labels = (self.scheduler.name, action.word, result)
-            self._requests.labels(*labels).inc()
+            self._requests.labels(self.scheduler.name, action.word, result).inc()
             level = logging.INFO if outcome.done else logging.WARNING
             log.log(level, "%s: %s", self.scheduler.name, outcome.detail)
 
@@ -218,4 +212,4 @@ class CordonReconciler:
         host, entry = action.host, action.entry
         if entry is None:
             return self.scheduler.uncordon(host, "no longer in quarantine", TIMEOUT_S)
-        return self.scheduler.cordon(host, entry.reason, entry.incident_id, TIMEOUT_S)
+        return self.scheduler.cordon(host, Why(entry.reason, entry.incident_id), TIMEOUT_S)

@@ -30,7 +30,6 @@ from lightkeeper.monitor.act.schedulers.base import (
     Outcome,
     Owner,
     Place,
-    Refusal,
     Scheduler,
     Why,
     mark,
@@ -234,10 +233,10 @@ def _target(place: Place) -> SlurmTarget:
     step = place.labels.get("slurm_step_id")
     restarts = place.labels.get("slurm_restarts", "0")
     if not job:
-        raise Refusal(f"{place.rank} tells no job of Slurm")
+        raise NotDone(f"{place.rank} tells no job of Slurm")
     for value in (job, restarts, *([] if step is None else [step])):
         if NUMBER.fullmatch(value) is None:
-            raise Refusal(f"{place.rank} tells {value!r:.40} where a number is expected")
+            raise NotDone(f"{place.rank} tells {value!r:.40} where a number is expected")
     return SlurmTarget(job, step, restarts)
 
 
@@ -331,7 +330,7 @@ class Slurm(Scheduler):
         for place in places:
             try:
                 target = _target(place)
-            except Refusal:
+            except NotDone:
                 continue
             said = read_fact("Slurm", *self._end_fact(place, target, deadline))
             if said is not None:
@@ -471,10 +470,10 @@ class Slurm(Scheduler):
         if target.step is not None:
             return self._end_step(target, f"{job.name}.{target.step}", deadline)
         if not job.whole:
-            raise Refusal(f"{target} is a part of a heterogeneous job and has no step")
+            raise NotDone(f"{target} is a part of a heterogeneous job and has no step")
         requeues = self._removal is Removal.REQUEUE or why.lost is not None
         if requeues and not job.requeues:
-            raise Refusal(f"{target} cannot be requeued (sbatch --requeue)")
+            raise NotDone(f"{target} cannot be requeued (sbatch --requeue)")
         if requeues:
             argv, done = ["scontrol", "requeue", job.name], "requeued"
         else:

@@ -24,7 +24,6 @@ from lightkeeper.monitor.act.schedulers.base import (
     Outcome,
     Owner,
     Place,
-    Refusal,
     Scheduler,
     Why,
     plain_line,
@@ -106,10 +105,10 @@ class WebhookScheduler(Scheduler):
     ) -> Outcome:  # fmt: skip
         labels = [place.labels for place in places if place.labels]
         if not labels:
-            raise Refusal("none of its ranks tells its place")
+            raise NotDone("none of its ranks tells its place")
         for other in others:
             if other.labels in labels:  # what ends one ends both
-                raise Refusal(f"{other.rank} runs in the same place")
+                raise NotDone(f"{other.rank} runs in the same place")
         body = {
             "group": group,
             "places": [

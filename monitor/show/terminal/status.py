@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from lightkeeper.monitor.decide.accounts import choose
 from lightkeeper.monitor.decide.headline import Headline, JobState, headline_of
-from lightkeeper.monitor.decide.view import SCHEMA, IncidentReport, View, ended_of
+from lightkeeper.monitor.decide.view import SCHEMA, IncidentReport, View
 from lightkeeper.monitor.decide.view_json import degraded, report_to_json
 from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
@@ -80,18 +80,8 @@ def _counted(healths: Sequence[str]) -> dict[str, int]:
     return {"all": len(healths), **dict(by_health)}
 
 
-WORDS: Final = {
-    JobState.WAITING: "no", JobState.STARTING: "starting", JobState.WATCHING: "starting",
-    JobState.TRAINING: "yes", JobState.DISTURBED: "disturbed", JobState.LATE: "disturbed",
-    JobState.PAUSING: "pausing", JobState.STALLING: "stalling", JobState.STOPPED: "no",
-    JobState.FINISHED: "finished", JobState.ENDED: "ended", JobState.INTERRUPTED: "stopped",
-}  # fmt: skip
-"""Scripts rely on them."""
-
-
 def training(view: View, headline: Headline) -> Answer:
     """Are steps committed, and what is wrong if anything?"""
-    ended = ended_of(view)
     then = headline.next
     text = f"{headline.says}, {then[:1].lower()}{then[1:]}" if then else headline.says
     more: Sequence[str] = view.warnings
@@ -110,9 +100,9 @@ def training(view: View, headline: Headline) -> Answer:
         text = f"{age(max(0.0, view.snapshot.now_s - headline.at_s))} ago: {headline.says}"
         more = ()
     return answer_of(
-        WORDS[headline.state], text, more, step=headline.step, step_s=headline.step_s,
+        headline.state.answer, text, more, step=headline.step, step_s=headline.step_s,
         commit_age_s=headline.commit_age_s, warnings=list(view.warnings),
-        ended=None if ended is None else asdict(ended),
+        ended=None if view.ended is None else asdict(view.ended),
     )  # fmt: skip
 
 
@@ -170,7 +160,7 @@ def _reasons(reports: Sequence[IncidentReport]) -> Iterator[str]:
 
 
 def _busiest(view: View) -> str:
-    present = view.by_rank
+    present = view.snapshot.by_rank
     busy = [(tempo.busy_s, rank) for rank, tempo in view.tempos.items() if rank in present]
     if not busy:
         return "no incident is open"

@@ -33,6 +33,7 @@ from lightkeeper.monitor.show.templating import Page
 from lightkeeper.monitor.show.web.incident_page import BundleStacks
 from lightkeeper.monitor.store.lease import LeaseStanding
 from lightkeeper.worker_server.http_server import names_us
+from lightkeeper.worker_server.plain_text import escaped_body
 
 KEY: Final = "lightkeeper"
 NOT_FOUND: Final = 404
@@ -206,6 +207,17 @@ def refuse(exc: Exception) -> Response:
     return response
 
 
+def protect(response: Response) -> Response:
+    """No answer moves a terminal, or is more to a browser than it says."""
+    if request.args.get("raw") != "1" and not response.direct_passthrough:
+        response.set_data(escaped_body(response.get_data(), response.mimetype))
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Referrer-Policy"] = "no-referrer"
+    response.headers["Content-Security-Policy"] = "default-src 'self'; frame-ancestors 'none'"
+    response.headers.setdefault("Cache-Control", "no-store")
+    return response
+
+
 def json_body() -> Mapping[str, Any]:
     """The request's JSON object.
 
@@ -289,8 +301,8 @@ def check_host() -> None:
     if not context.tokens.is_own(bearer()) and not context.tokens.groups(bearer()):
         why = (
             f"{request.host!r} names another machine: ask by IP address or as localhost, with the "
+            "token, or start the monitor with --public-url or --open-reads"
         )
-        why += "token, or start the monitor with --public-url or --open-reads"
         raise HttpRefusal(403 if context.tokens.own is None else 401, why)
 
 

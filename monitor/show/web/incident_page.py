@@ -52,7 +52,7 @@ def five_facts(report: IncidentReport, now_s: float) -> Iterator[Fact]:
     accused = incident.kind not in {Kind.BY_HAND, *OF_LIGHTHOUSE}
     sure = str(incident.verdict.confidence) if accused else ""
     yield Fact("who", whose, ", ".join(filter(None, (_names(incident.hosts), sure))), "idle")
-    first_s, last_s = report.began_s, incident.ended_s
+    first_s, last_s = incident.began_s, incident.ended_s
     yield Fact("since", moment(first_s), ago(max(0.0, now_s - first_s)), "idle")
     word, tone = _DONE.get(account.outcome, (account.outcome, "idle"))
     more = _who_did(report)
@@ -86,7 +86,7 @@ def _who_did(report: IncidentReport) -> str:
     if not account.evicted:
         rows = rulings(report.decisions)
         return f"by {plain(rows[-1].guard)}" if rows and rows[-1].guard else ""
-    began_s, asked_s = report.began_s, report.incident.milestones.evict_asked_s
+    began_s, asked_s = report.incident.began_s, report.incident.milestones.evict_asked_s
     after = f", after {span(asked_s - began_s)}" if asked_s and asked_s > began_s else ""
     return f"{_names(report.incident.groups)}, by {clean(account.decided_by, 80)}{after}"
 
@@ -102,7 +102,7 @@ def _training(report: IncidentReport) -> Fact:
     if incident.open and (committed == (None, None) or incident.training is Training.STANDS):
         return _still(report)
     if marks.rejoined_s is not None:
-        after = span(max(0.0, marks.rejoined_s - report.began_s))
+        after = span(max(0.0, marks.rejoined_s - incident.began_s))
         detail = f"{groups} is back, {after} after it began, and the job trains again"
         return Fact("training", "yes", detail, "good")
     if marks.survivor_commit_s is None:
@@ -182,7 +182,7 @@ def timeline(report: IncidentReport) -> list[TimelineRow]:
 
 
 def _seen(report: IncidentReport) -> Iterator[TimelineRow]:
-    incident, marks, began_s = report.incident, report.incident.milestones, report.began_s
+    incident, marks, began_s = report.incident, report.incident.milestones, report.incident.began_s
     first_s, firing_s, ended_s = marks.first_seen_s, marks.firing_s, incident.ended_s
     if incident.kind is Kind.BY_HAND:
         return
@@ -258,13 +258,6 @@ class BundleStacks:
 _SIMILAR: Final = 8
 
 
-def _matchers(incident: Incident) -> Iterator[tuple[str, str, str, bool]]:
-    """Fields of the dialog that silences: name, label, initial value, True if it is required."""
-    firsts = {"kind": str(incident.kind), "group": incident.groups[0] if incident.groups else ""}
-    for name in MATCHERS:
-        yield name, f"{name.capitalize()} (empty: any)", firsts.get(name, ""), False
-
-
 def _earlier(view: View, incident: Incident) -> Iterator[tuple[Incident, str, str]]:
     """Earlier incidents that share a host or a group with it, their outcome and what is shared."""
     for other in view.incidents:
@@ -284,6 +277,7 @@ def incident_page(view: View, report: IncidentReport, stacks: BundleStacks | Non
     ends = [row.start_s if row.end_s is None else row.end_s for row in rows]
     end_s = max([*ends, *([now_s] if incident.open else [])], default=now_s)
     final = not incident.open and report.account.final
+    silenced = {"kind": str(incident.kind), "group": "".join(incident.groups[:1])}
     return render(
         "incident.html",
         title=title_of(incident),
@@ -297,7 +291,10 @@ def incident_page(view: View, report: IncidentReport, stacks: BundleStacks | Non
         stacks=stacks,
         base=base,
         why_not=why_not,
-        matchers=list(_matchers(incident)),
+        matchers=[  # fields of the dialog that silences: name, label, value at first, if required
+            (name, f"{name.capitalize()} (empty: any)", silenced.get(name, ""), False)
+            for name in MATCHERS
+        ],
         facts=list(five_facts(report, now_s)),
         waits=draw_graph(incident.verdict.waits),
         events=rows,

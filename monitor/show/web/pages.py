@@ -17,18 +17,20 @@ from itertools import groupby
 from typing import Any, Final
 
 from lightkeeper.monitor.decide.headline import SICK, Headline, JobState, headline_of
-from lightkeeper.monitor.decide.rules import Effective
 from lightkeeper.monitor.decide.view import GroupView, View, trouble_of
 from lightkeeper.monitor.decide.view_json import effective_to_json, learned_to_json, runs_to_json
 from lightkeeper.monitor.model.eviction import QuarantineEntry, QuarantineEvent
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.incident import Incident
 from lightkeeper.monitor.model.names import GroupName, Host, RankName, group_of
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Observation
 from lightkeeper.monitor.model.quarantine import HostRecord
-from lightkeeper.monitor.model.units import counted, natural, plain
+from lightkeeper.monitor.model.units import counted, grouped, natural, plain
 from lightkeeper.monitor.model.wording import Face, title_of
-from lightkeeper.monitor.show.chart_svg import pace_chart, run_chart, tempo_chart
+from lightkeeper.monitor.show.chart_svg import (
+    pace_chart,
+    run_chart,
+    tempo_chart,
+)
 from lightkeeper.monitor.show.templating import Page, macro, render
 from lightkeeper.monitor.show.wording import EVICTING, LOOKS, ORDER, UNKNOWN, states_of, worst
 
@@ -50,15 +52,19 @@ class PagePlace:
     """How far the fleet's chart looks back, of `RESOLUTIONS`."""
 
 
-class FleetIndex:
-    """One view, and what pages derive from it, each computed once."""
+@dataclass(frozen=True)  # no slots: a cached property needs `__dict__`
+class Context:
+    """One page of a view, and what is derived from that, each computed once."""
 
-    def __init__(self, view: View) -> None:
-        self.view = view
-
-    @property
-    def now_s(self) -> float:
-        return self.view.snapshot.now_s
+    view: View
+    place: PagePlace
+    guarded: bool = False
+    """True if pages of ranks need the token; a link does not carry it."""
+    why_not: str | None = None
+    """Why nothing can be changed from here; None: it can, with the token."""
+    history: tuple[QuarantineEvent, ...] = ()
+    """What happened to this page's group or host, newest first."""
+    tick_s: float = 1.0
 
     @cached_property
     def headline(self) -> Headline:
@@ -91,23 +97,6 @@ class FleetIndex:
         return tuple((incident, self.view.face(incident)) for incident in self.view.opened)
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    fleet: FleetIndex
-    place: PagePlace
-    guarded: bool = False
-    """True if pages of ranks need the token; a link does not carry it."""
-    why_not: str | None = None
-    """Why nothing can be changed from here; None: it can, with the token."""
-    history: tuple[QuarantineEvent, ...] = ()
-    """What happened to this page's group or host, newest first."""
-    tick_s: float = 1.0
-
-    @property
-    def view(self) -> View:
-        return self.fleet.view
-
-
 SOURCES: Final = ("state", "steps", "flight_recorder", "stacks", "last_words", "network")
 """Pages of the rank itself."""
 
@@ -117,9 +106,9 @@ def made_of(
 ) -> Page:
     """`exists`: whether the thing is known; if not, the page says so."""
     html = render(
-        template, context=context, view=context.view, states=context.fleet.states,
+        template, context=context, view=context.view, states=context.states,
         title=page_title, every_s=max(_LEAST_S, context.tick_s),
-        now_s=context.fleet.now_s, name=context.place.name, headline=context.fleet.headline,
+        now_s=context.view.snapshot.now_s, name=context.place.name, headline=context.headline,
         away=isinstance(context.view.snapshot.lighthouse, LighthouseAway),
         exists=exists, title_of=title_of, trouble_of=trouble_of, SOURCES=SOURCES, **values,
     )  # fmt: skip
@@ -145,43 +134,42 @@ _ATTENTION: Final = 25
 
 
 def fleet_page(context: Context) -> Page:
-    fleet, view = context.fleet, context.view
-    counts = Counter(fleet.states.values())
+    view, headline = context.view, context.headline
+    counts = Counter(context.states.values())
     cells, folded = _cells(context)
     lighthouse = view.snapshot.lighthouse
-    sick, blamed = _sick(fleet)
-    others = [
-        (incident, face) for incident, face in fleet.faces if incident.id != fleet.headline.incident
-    ]
+    sick, blamed = _sick(context)
+    others = [(i, face) for i, face in context.faces if i.id != headline.incident]
+    listed = grouped((incident.open, incident) for incident in view.incidents)
     return made_of(
-        context, "fleet.html", _tab(fleet),
+        context, "fleet.html", _tab(context),
         quorum=lighthouse if isinstance(lighthouse, LighthouseView) else None,
-        groups=len(fleet.by_group),
+        groups=len(context.by_group),
         counts=counts,
         faces=others[:_FACES],
         more_faces=max(0, len(others) - _FACES),
-        warnings=[text for text in view.warnings if text not in fleet.headline.says],
+        warnings=[text for text in view.warnings if text not in headline.says],
         sick=sick[:_ATTENTION],
         sick_count=len(sick),
         blamed=blamed,
-        lead=next((f for i, f in fleet.faces if i.id == fleet.headline.incident), None),
-        incidents=listed_incidents(view.incidents),
-        pace=pace_chart(view.trend, view.incidents, context.fleet.now_s, context.place.span),
+        lead=next((f for i, f in context.faces if i.id == headline.incident), None),
+        incidents=[*listed.get(True, ())[:_OPEN], *listed.get(False, ())[:_LATEST]],
+        pace=pace_chart(view.trend, view.incidents, view.snapshot.now_s, context.place.span),
         tempo=tempo_chart(view.tempos),
         legend=[(state, counts[state]) for state in reversed(LOOKS)
                 if counts[state] or state == "healthy"],
-        cards=len(fleet.states) <= CARDS,
+        cards=len(context.states) <= CARDS,
         cells=cells,
         folded=folded,
-        policy=None if view.rules is None else _policy(view.rules, fleet),
+        policy=_policy(view),
         severities=_SEVERITIES,
     )  # fmt: skip
 
 
-def _tab(fleet: FleetIndex) -> str:
+def _tab(context: Context) -> str:
     """The headline without what changes every second."""
-    headline = fleet.headline
-    lead = next((incident for incident, _ in fleet.faces if incident.id == headline.incident), None)
+    headline = context.headline
+    lead = next((i for i, _ in context.faces if i.id == headline.incident), None)
     if lead is not None:
         return f"{headline.label} {title_of(lead)}"
     ticks = headline.state in (JobState.LATE, JobState.PAUSING, JobState.STALLING)
@@ -196,10 +184,10 @@ _FACES: Final = 5
 # is being evicted stays here until it is gone.
 
 
-def _sick(fleet: FleetIndex) -> tuple[list[Observation], dict[RankName, Face]]:
+def _sick(context: Context) -> tuple[list[Observation], dict[RankName, Face]]:
     """Sick ranks, and the incident of each rank that an open one blames."""
-    view, healths = fleet.view, fleet.view.result.rank_health
-    blamed = {rank: face for incident, face in reversed(fleet.faces) for rank in incident.culprits}
+    view, healths = context.view, context.view.result.rank_health
+    blamed = {rank: face for i, face in reversed(context.faces) for rank in i.culprits}
 
     def age_s(seen: Observation) -> float:
         dead_s = None if seen.report is None else seen.report.process.dead_age_s
@@ -237,12 +225,12 @@ class _Crowd:
 
 def _cells(context: Context) -> tuple[list[str], int]:
     """Cells or cards, in the natural order of their names; and how many are left out."""
-    every = shown = list(_crowds(context.fleet, by_host=context.place.by_host))
+    every = shown = list(_crowds(context))
     if len(every) > CELLS:  # those with more to show than health, worst first
         odd = [crowd for crowd in every if set(crowd.states) != {"healthy"} or crowd.flags]
         shown = sorted(odd, key=lambda crowd: (ORDER[crowd.shown], natural(crowd.name)))[:CELLS]
     crowds = sorted(shown, key=lambda crowd: natural(crowd.name))
-    states = context.fleet.states
+    states = context.states
     if len(states) <= CARDS:
         return [_card(context, crowd) for crowd in crowds], 0
     sick = [rank for rank, state in states.items() if state in SICK]
@@ -251,12 +239,12 @@ def _cells(context: Context) -> tuple[list[str], int]:
     return [_cell(crowd, linked) for crowd in crowds], len(every) - len(crowds)
 
 
-def _crowds(fleet: FleetIndex, *, by_host: bool) -> Iterator[_Crowd]:
-    view, states = fleet.view, fleet.states
+def _crowds(context: Context) -> Iterator[_Crowd]:
+    view, states, by_host = context.view, context.states, context.place.by_host
     entries = view.quarantine if by_host else view.quarantine_groups
     held_out = {entry.name for entry in entries}
     groups = {} if by_host else {group.group: group for group in view.groups}
-    ranks = fleet.by_host if by_host else fleet.by_group
+    ranks = context.by_host if by_host else context.by_group
     for name in ranks if by_host else groups:
         members = ranks.get(name, ())
         has = tuple(states[seen.rank] for seen in members)
@@ -299,7 +287,7 @@ def _card(context: Context, crowd: _Crowd) -> str:
         crowd,
         others=sorted(others, key=natural),
         has=" ".join(sorted(set(crowd.states) or {crowd.shown})),
-        states=context.fleet.states,
+        states=context.states,
         tempos=context.view.tempos,
         trouble_of=trouble_of,
         guarded=context.guarded,
@@ -312,14 +300,16 @@ def _card(context: Context, crowd: _Crowd) -> str:
 _SEVERITIES: Final = ("info", "warning", "critical")
 
 
-def _policy(rules: Effective, fleet: FleetIndex) -> dict[str, Any]:
-    """As `GET /v1/policy` shows it, and each action with its kinds of fault."""
-    policy = effective_to_json(rules)
+def _policy(view: View) -> dict[str, Any] | None:
+    """As `GET /v1/policy` shows it, and each action with its kinds of fault; None: not known."""
+    if view.rules is None:
+        return None
+    policy = effective_to_json(view.rules)
     done = grouped(
         (" / ".join(dict.fromkeys(plain(row[level]) for level in _SEVERITIES)), plain(kind))
         for kind, row in policy["actions"].items()
     )
-    learned = learned_to_json(rules.config, fleet.view.result.learned)
+    learned = learned_to_json(view.rules.config, view.result.learned)
     return {**policy, "learned": learned, "done": done}
 
 
@@ -333,15 +323,9 @@ _MOST: Final = 512
 """Rows of a table."""
 
 
-def listed_incidents(incidents: Iterable[Incident]) -> list[Incident]:
-    """Open ones, then the latest of the others."""
-    every = grouped((incident.open, incident) for incident in incidents)
-    return [*every.get(True, ())[:_OPEN], *every.get(False, ())[:_LATEST]]
-
-
 def group_page(context: Context) -> Page:
     name, view = context.place.name, context.view
-    ranks = context.fleet.by_group.get(name, ())
+    ranks = context.by_group.get(name, ())
     group = next((group for group in view.groups if group.group == name), None)
     incidents = [
         incident
@@ -349,7 +333,7 @@ def group_page(context: Context) -> Page:
         if name in incident.groups
         or any(group_of(rank) == name for rank in incident.verdict.victims)
     ]
-    return _page(
+    return _crowd_page(
         context, "group", ranks, incidents, view.quarantine_groups,
         remembered=group is not None or bool(incidents),
         state=EVICTING if name in view.evicting else None,
@@ -361,10 +345,10 @@ def group_page(context: Context) -> Page:
 
 def host_page(context: Context) -> Page:
     name, view = context.place.name, context.view
-    ranks = context.fleet.by_host.get(name, ())
+    ranks = context.by_host.get(name, ())
     record = view.hosts.get(Host(name))
     groups = {seen.identity.group for seen in ranks}
-    return _page(
+    return _crowd_page(
         context, "host", ranks,
         [
             incident
@@ -380,7 +364,7 @@ def host_page(context: Context) -> Page:
     )  # fmt: skip
 
 
-def _page(
+def _crowd_page(
     context: Context,
     kind: str,
     ranks: Sequence[Observation],
@@ -399,7 +383,7 @@ def _page(
         context, "crowd.html", f"{kind} {name}",
         exists=remembered or bool(ranks or entry or context.history),
         kind=kind,
-        state=state or worst(context.fleet.states[seen.rank] for seen in ranks),
+        state=state or worst(context.states[seen.rank] for seen in ranks),
         entry=entry,
         ranks=ranks[:_MOST],
         rank_count=len(ranks),
@@ -413,7 +397,7 @@ def _page(
 def rank_page(context: Context) -> Page:
     """One rank: what it does, its pace, and where it is in its collectives."""
     name, view = context.place.name, context.view
-    seen = view.by_rank.get(RankName(name))
+    seen = view.snapshot.by_rank.get(RankName(name))
     step = None if seen is None else seen.step
     spent = {} if step is None else {phase: s for phase, s in step.seconds.items() if s > 0}
     if step is not None and spent:  # the present one counts only once it is over
@@ -423,7 +407,7 @@ def rank_page(context: Context) -> Page:
         for incident in view.incidents
         if name in incident.suspects or name in incident.verdict.victims
     ]
-    state = UNKNOWN if seen is None else context.fleet.states[seen.rank]
+    state = UNKNOWN if seen is None else context.states[seen.rank]
     return made_of(
         context, "rank.html", f"rank {name}",
         exists=seen is not None or bool(incidents),
@@ -443,3 +427,10 @@ def runs_page(view: View) -> str:
     paces = [run_chart(run.trend) for run in view.runs]
     rows = zip(runs_to_json(view), paces, strict=True)
     return render("runs.html", rows=list(rows), now_s=view.snapshot.now_s, view=view)
+
+
+_OF_KIND: Final = {FLEET: fleet_page, GROUPS: group_page, HOSTS: host_page, RANKS: rank_page}
+
+
+def make(context: Context) -> Page:
+    return _OF_KIND[context.place.kind](context)

@@ -1,4 +1,4 @@
-"""Routes of the pages for people. Also JSON of one incident.
+"""Routes of the pages for people.
 
 The script of an open page asks for the whole page again, with the tag of the one it has.
 """
@@ -13,23 +13,20 @@ from flask import Blueprint, Response, request
 from markupsafe import Markup, escape
 
 from lightkeeper.monitor.decide.accounts import WORDS, ChoiceError, find_incident
-from lightkeeper.monitor.decide.view import SCHEMA
-from lightkeeper.monitor.decide.view_json import report_to_json
 from lightkeeper.monitor.model.eviction import Scope
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.run import RESOLUTIONS
 from lightkeeper.monitor.show.chart_svg import Chart, phase_chart
-from lightkeeper.monitor.show.templating import Page, path_of, render, template
+from lightkeeper.monitor.show.templating import Page, environment, path_of, render
 from lightkeeper.monitor.show.web.answers import (
     AppContext,
     HttpRefusal,
-    answer,
     app_context,
     check_reader,
     chosen,
     the_view,
 )
-from lightkeeper.monitor.show.web.incident_page import incident_page, incident_text, incidents_page
+from lightkeeper.monitor.show.web.incident_page import incident_page, incidents_page
 from lightkeeper.monitor.show.web.pages import (
     FLEET,
     GROUPS,
@@ -37,26 +34,13 @@ from lightkeeper.monitor.show.web.pages import (
     RANKS,
     SOURCES,
     Context,
-    FleetIndex,
     PagePlace,
-    fleet_page,
-    group_page,
-    host_page,
-    rank_page,
+    make,
     runs_page,
 )
 from lightkeeper.monitor.show.web.reading import said_by, status_text
 from lightkeeper.worker_server.plain_text import escaped
 from lightkeeper.worker_server.wire import WireError, parse_steps
-
-# -- The pages of the latest view: each made once, for all who read it ----------------------------
-
-_OF_KIND: Final = {FLEET: fleet_page, GROUPS: group_page, HOSTS: host_page, RANKS: rank_page}
-
-
-def make(context: Context) -> Page:
-    return _OF_KIND[context.place.kind](context)
-
 
 # -- the routes -----------------------------------------------------------------------------------
 
@@ -72,13 +56,13 @@ ON_CALL: Final = Path(__file__).resolve().parents[3] / "docs" / "on-call.md"
 """A section for each alert; the same place in a checkout and in a wheel."""
 
 paging = Blueprint("paging", __name__)
-"""Pages: no token, as for the snapshot."""
+"""No token, as for the snapshot, but for what ranks said: `check_reader` decides that."""
 
 
 def compile_templates() -> None:
     """Else the first page would count as slow to make (`Latest`)."""
     for name in ("document.html", "fleet.html", "crowd.html", "rank.html", "acts.html"):
-        template(name)
+        environment().get_template(name)
 
 
 @paging.get("/")
@@ -131,7 +115,7 @@ def _says(name: str, what: str) -> Response:
 
 def _last_steps(name: str) -> Chart | None:
     """A picture of them; None: it cannot be had."""
-    seen = the_view().by_rank.get(RankName(name))
+    seen = the_view().snapshot.by_rank.get(RankName(name))
     attempt = 0 if seen is None or seen.step is None else seen.step.attempt
     try:
         said = said_by(name, "steps", {"since": str(max(0, attempt - _STEPS))})
@@ -147,18 +131,14 @@ def _page(place: PagePlace) -> Response:
         starting = _html(render("starting.html"), 503)
         starting.headers["Retry-After"] = "2"
         return starting
-    return _sent(
-        context.pages.get(
-            view, place, lambda: make(_page_context(context, FleetIndex(view), place))
-        )
-    )
 
+    def made() -> Page:
+        scope = {GROUPS: Scope.GROUP, HOSTS: Scope.HOST}.get(place.kind)
+        events = () if scope is None else context.quarantine.history(place.name, scope)
+        guarded = not (context.loopback or context.open_reads)
+        return make(Context(view, place, guarded, why_not(context), events, context.tick_s))
 
-def _page_context(context: AppContext, fleet: FleetIndex, place: PagePlace) -> Context:
-    scope = {GROUPS: Scope.GROUP, HOSTS: Scope.HOST}.get(place.kind)
-    events = () if scope is None else context.quarantine.history(place.name, scope)
-    guarded = not (context.loopback or context.open_reads)
-    return Context(fleet, place, guarded, why_not(context), events, context.tick_s)
+    return _sent(context.pages.get(view, place, made))
 
 
 def why_not(context: AppContext) -> str | None:
@@ -169,48 +149,32 @@ def why_not(context: AppContext) -> str | None:
     return None if standing is None or standing.active else standing.sentence()
 
 
-# Incidents.
-
-incident_pages = Blueprint("incident_pages", __name__)
-"""Open to anybody, but for what ranks said: `check_reader` decides that."""
-
-
-@incident_pages.get("/v1/incidents/<prefix>")
-def incident(prefix: str) -> Response:
-    """One incident with its story, as `text` too; the start of its id is enough."""
-    view, journal = the_view(), app_context().journal
-    report = view.report(find_incident(view.incidents, prefix))
-    text = incident_text(report, request.host_url.rstrip("/"), journal)
-    more = {"journal": None if journal is None else str(journal), "text": text.splitlines()}
-    return answer({"schema": SCHEMA, **report_to_json(report), **more})
-
-
-@incident_pages.get("/incidents/<prefix>")
+@paging.get("/incidents/<prefix>")
 def incident_for_people(prefix: str) -> Response:
-    """One incident, readable without JavaScript."""
-    view = the_view()
+    """One incident, readable without JavaScript; the start of its id is enough."""
+    view, context = the_view(), app_context()
     incident = find_incident(view.incidents, prefix)
     try:
         check_reader()
-        stacks = app_context().stacks(incident.id)
+        stacks = context.stacks(incident.id)
     except HttpRefusal:
         stacks = None
     base = request.host_url.rstrip("/")
 
     def made() -> Page:
-        why_not_here = why_not(app_context())
-        return Page(incident_page(view, view.report(incident), stacks, base, why_not_here))
+        report = view.report(incident)
+        return Page(incident_page(view, report, stacks, base, why_not(context)))
 
-    return _sent(app_context().pages.get(view, (incident.id, stacks, base), made))
+    return _sent(context.pages.get(view, (incident.id, stacks, base), made))
 
 
-@incident_pages.get("/runs")
+@paging.get("/runs")
 def runs_for_people() -> Response:
     """Every start of the job."""
     return _html(runs_page(the_view()))
 
 
-@incident_pages.get("/runbooks")
+@paging.get("/runbooks")
 def runbooks_for_people() -> Response:
     """What to do about each alert: where the shipped ones lead."""
     _, *parts = re.split(r"(?m)^### (\w+)$", ON_CALL.read_text(encoding="utf-8"))
@@ -228,7 +192,7 @@ def _prose(text: str) -> Markup:
     return Markup(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", html))  # noqa: S704 - escaped above
 
 
-@incident_pages.get("/incidents")
+@paging.get("/incidents")
 def incidents_for_people() -> Response:
     """The latest of those chosen, each with a link to its page."""
     view, words = the_view(), request.args

@@ -15,27 +15,26 @@ from flask import Blueprint, Response, request, send_file
 from lightkeeper.monitor.act.http import FetchError, Question
 from lightkeeper.monitor.act.launches import Target
 from lightkeeper.monitor.act.poller import describe_status
-from lightkeeper.monitor.decide.accounts import WORDS
+from lightkeeper.monitor.decide.accounts import WORDS, find_incident
 from lightkeeper.monitor.decide.view import SCHEMA, View
 from lightkeeper.monitor.decide.view_json import (
     degraded,
     effective_to_json,
     entry_to_json,
-    event_to_json,
     host_to_json,
     learned_to_json,
     ranks_to_json,
     report_to_json,
     runs_to_json,
+    scoped_to_json,
     self_health_to_json,
     snapshot_to_json,
 )
 from lightkeeper.monitor.model.eviction import QuarantineEntry, Scope
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName
 from lightkeeper.monitor.model.plain import to_plain
 from lightkeeper.monitor.model.quarantine import HostRecord
-from lightkeeper.monitor.model.units import natural, no_such
+from lightkeeper.monitor.model.units import grouped, natural, no_such
 from lightkeeper.monitor.show.terminal.status import (
     rows_to_json,
     screen,
@@ -59,16 +58,8 @@ from lightkeeper.monitor.show.web.answers import (
     dump,
     the_view,
 )
+from lightkeeper.monitor.show.web.incident_page import incident_text
 from lightkeeper.worker_server.http_server import metrics_page
-from lightkeeper.worker_server.wire import (
-    PATH_FLIGHT_RECORDER,
-    PATH_LAST_WORDS,
-    PATH_MACHINE,
-    PATH_NETWORK,
-    PATH_STACKS,
-    PATH_STATE,
-    PATH_STEPS,
-)
 
 _DOCUMENT: Final = Path(__file__).with_name("openapi.json")
 _STALE_TICKS = 5.0
@@ -102,6 +93,7 @@ _WORDS: Final = {
 }  # fmt: skip
 
 
+@reading.before_request
 def check_parameters() -> None:
     """Refuse what would be ignored: a typo must not seem to be obeyed."""
     rule, of_rank = request.url_rule, (request.view_args or {}).get("what")
@@ -170,8 +162,7 @@ def get_top() -> Response:
 
 @reading.get("/v1/runs")
 def get_runs() -> Response:
-    body = {"schema": SCHEMA, "runs": list(runs_to_json(the_view()))}
-    return _texted("runs", body)
+    return _texted("runs", {"runs": list(runs_to_json(the_view()))})
 
 
 @reading.get("/v1/incidents")
@@ -192,6 +183,16 @@ def get_incidents() -> Response:
     return _rendered(f"incidents {limit}", body)
 
 
+@reading.get("/v1/incidents/<prefix>")
+def incident(prefix: str) -> Response:
+    """One incident with its story, as `text` too; the start of its id is enough."""
+    view, journal = the_view(), app_context().journal
+    report = view.report(find_incident(view.incidents, prefix))
+    text = incident_text(report, request.host_url.rstrip("/"), journal)
+    more = {"journal": None if journal is None else str(journal), "text": text.splitlines()}
+    return answer({"schema": SCHEMA, **report_to_json(report), **more})
+
+
 _INDEX: Final = """
 as JSON: /v1/status /v1/snapshot /v1/groups /v1/ranks /v1/incidents /v1/quarantine
 more:    /metrics /healthz /readyz, of a rank /v1/ranks/RANK/stacks
@@ -209,7 +210,7 @@ def _texted(name: str, body: Mapping[str, Any]) -> Response:
     """With `width` also as lines of text of at most so many cells (0: of any length)."""
     width = _width()
     more = {} if width is None else {"text": _screen(name, body, width or None)}
-    return answer({**body, **more})
+    return answer({"schema": SCHEMA, **body, **more})
 
 
 def _screen(name: str, body: Row, width: int | None = None) -> list[str]:
@@ -246,7 +247,6 @@ def admission() -> Response:
 def get_quarantine() -> Response:
     listed = app_context().quarantine
     body = {
-        "schema": SCHEMA,
         "quarantine": list(map(_entry, listed.active())),
         "groups": list(map(_entry, listed.groups())),
     }
@@ -259,11 +259,10 @@ def quarantined(name: str, scope: Scope) -> Response:
     """One host or group: its entry, a host's record, and its history, newest first."""
     listed, host = app_context().quarantine, Host(name)
     entry = listed.get(name, scope)
-    body = {
-        "schema": SCHEMA,
+    body: dict[str, Any] = {
         str(scope): name,
         "entry": None if entry is None else _entry(entry),
-        "history": [event_to_json(event) for event in listed.history(name, scope)],
+        "history": list(map(scoped_to_json, listed.history(name, scope))),
     }
     if scope is Scope.HOST:
         record = listed.records().get(host, HostRecord(host))
@@ -310,7 +309,7 @@ def _ranks_by_host() -> dict[Host, list[RankName]]:
 def get_silences() -> Response:
     """Those that hold."""
     rows = the_view().work.silences(app_context().clock.now_s())
-    return _texted("silences", {"schema": SCHEMA, "silences": [to_plain(row) for row in rows]})
+    return _texted("silences", {"silences": [to_plain(row) for row in rows]})
 
 
 @reading.get("/v1/policy")
@@ -320,7 +319,6 @@ def policy() -> Response:
     pause, last, effective = context.pause.current(), context.pause.last, context.rules.current
     learned = {} if view is None else learned_to_json(effective.config, view.result.learned)
     body = {
-        "schema": SCHEMA,
         "watch_only": view is not None and view.alone,
         **effective_to_json(effective),
         "problems": list(context.rules.problems),
@@ -459,7 +457,6 @@ _AT_ONCE: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    path: str
     timeout_s: float
     max_bytes: int
     parameters: tuple[str, ...] = ()
@@ -467,23 +464,20 @@ class _Page:
 
 
 _TEXT: Final = ("format", "rows", "raw")
-_PAGES: Final = {
-    "state": _Page(PATH_STATE, 3.0, _MIB // 16, _TEXT),
-    "steps": _Page(PATH_STEPS, 5.0, 4 * _MIB, ("since", *_TEXT)),
-    "flight_recorder": _Page(PATH_FLIGHT_RECORDER, 10.0, 16 * _MIB, ("active", *_TEXT)),
-    "stacks": _Page(PATH_STACKS, 20.0, 4 * _MIB, ("native", "raw")),
-    "last_words": _Page(PATH_LAST_WORDS, 5.0, _MIB, _TEXT),
-    "network": _Page(PATH_NETWORK, 5.0, _MIB, _TEXT),
-    "machine": _Page(PATH_MACHINE, 5.0, _MIB, _TEXT),
+_PAGES: Final = {  # `/v1/NAME` of its WorkerServer
+    "state": _Page(3.0, _MIB // 16, _TEXT),
+    "steps": _Page(5.0, 4 * _MIB, ("since", *_TEXT)),
+    "flight_recorder": _Page(10.0, 16 * _MIB, ("active", *_TEXT)),
+    "stacks": _Page(20.0, 4 * _MIB, ("native", "raw")),
+    "last_words": _Page(5.0, _MIB, _TEXT),
+    "network": _Page(5.0, _MIB, _TEXT),
+    "machine": _Page(5.0, _MIB, _TEXT),
 }
 
-passing = Blueprint("passing", __name__)
-"""`GET /v1/ranks/RANK/{state,steps,flight_recorder,stacks,last_words,network,machine}`, and what
-was saved: `GET /v1/incidents/ID/bundle`."""
 _places = threading.BoundedSemaphore(_AT_ONCE)
 
 
-@passing.get("/v1/incidents/<incident_id>/bundle")
+@reading.get("/v1/incidents/<incident_id>/bundle")
 def bundle(incident_id: str) -> Response:
     """Ranks' answers when the incident began and before the eviction, as a zip."""
     check_reader()
@@ -498,7 +492,7 @@ def bundle(incident_id: str) -> Response:
     return response
 
 
-@passing.get("/v1/ranks/<rank>/<what>")
+@reading.get("/v1/ranks/<rank>/<what>")
 def passed(rank: str, what: str) -> Response:
     return said_by(rank, what, request.args)
 
@@ -506,8 +500,7 @@ def passed(rank: str, what: str) -> Response:
 def said_by(rank: str, what: str, parameters: Mapping[str, str]) -> Response:
     """The rank's answer, if this request may read it."""
     check_reader()
-    page = _PAGES.get(what)
-    if page is None:
+    if what not in _PAGES:
         raise HttpRefusal(404, f"no such page of a rank: {what}, expected {', '.join(_PAGES)}")
     target = app_context().registry.get(RankName(rank))
     if target is None:
@@ -515,17 +508,18 @@ def said_by(rank: str, what: str, parameters: Mapping[str, str]) -> Response:
     if not _places.acquire(blocking=False):
         raise HttpRefusal(503, f"{_AT_ONCE} such requests are under way: try again")
     try:
-        return _pass(target, page, parameters)
+        return _pass(target, what, parameters)
     finally:
         _places.release()
 
 
-def _pass(target: Target, page: _Page, parameters: Mapping[str, str]) -> Response:
+def _pass(target: Target, what: str, parameters: Mapping[str, str]) -> Response:
+    page = _PAGES[what]
     passed_on = {name: parameters[name] for name in page.parameters if name in parameters}
     if any(len(value) > _QUERY_MAX_CHARS for value in passed_on.values()):
         raise HttpRefusal(400, f"a parameter has more than {_QUERY_MAX_CHARS} characters")
     query = f"?{urlencode(passed_on)}" if passed_on else ""
-    url, group = target.url + page.path + query, target.identity.group
+    url, group = f"{target.url}/v1/{what}{query}", target.identity.group
     question = Question(url, page.timeout_s, page.max_bytes, group=group)
     try:
         said = app_context().fetcher.ask(question)

@@ -12,15 +12,21 @@ from socket import AF_INET, AF_INET6
 from typing import Final
 from urllib.parse import urlsplit
 
-from flask import Flask, Response, request
+from flask import Flask
 
 from lightkeeper.monitor.model.names import host_and_port
-from lightkeeper.monitor.show.web.answers import BODY_MAX_BYTES, KEY, AppContext, check_host, refuse
+from lightkeeper.monitor.show.web.answers import (
+    BODY_MAX_BYTES,
+    KEY,
+    AppContext,
+    check_host,
+    protect,
+    refuse,
+)
 from lightkeeper.monitor.show.web.changing import changing
-from lightkeeper.monitor.show.web.paging import compile_templates, incident_pages, paging
-from lightkeeper.monitor.show.web.reading import check_parameters, passing, reading
+from lightkeeper.monitor.show.web.paging import compile_templates, paging
+from lightkeeper.monitor.show.web.reading import reading
 from lightkeeper.worker_server.http_server import HttpServer, ServerLimits, file_limit
-from lightkeeper.worker_server.plain_text import escaped_body
 from lightkeeper.worker_server.wire import routed
 
 _STATIC = Path(__file__).parent / "static"
@@ -32,20 +38,10 @@ def create_app(context: AppContext) -> Flask:
     app.extensions[KEY] = context
     compile_templates()
     app.before_request(check_host)
-    app.before_request(check_parameters)
-    for routes in (reading, paging, incident_pages, changing, passing):
+    for routes in (reading, paging, changing):
         app.register_blueprint(routes)
 
-    @app.after_request
-    def harden(response: Response) -> Response:
-        if request.args.get("raw") != "1" and not response.direct_passthrough:
-            response.set_data(escaped_body(response.get_data(), response.mimetype))
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        response.headers["Referrer-Policy"] = "no-referrer"
-        response.headers["Content-Security-Policy"] = "default-src 'self'; frame-ancestors 'none'"
-        response.headers.setdefault("Cache-Control", "no-store")
-        return response
-
+    app.after_request(protect)
     app.register_error_handler(Exception, refuse)
     return app
 

@@ -25,9 +25,8 @@ from typing import Final
 from markupsafe import Markup
 
 from lightkeeper.monitor.act.bundles import BundleDir
-from lightkeeper.monitor.model.grouping import grouped
 from lightkeeper.monitor.model.names import IncidentId
-from lightkeeper.monitor.model.units import clean
+from lightkeeper.monitor.model.units import clean, grouped
 from lightkeeper.monitor.records.files import Manifest, read_manifest
 from lightkeeper.monitor.show.templating import moment as shown_time
 from lightkeeper.monitor.show.templating import render

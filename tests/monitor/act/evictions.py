@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lightkeeper.monitor.act.evictor import Evictors, Parties
-from lightkeeper.monitor.act.gate import Gate, Gatekeeper
+from lightkeeper.monitor.act.gate import Gatekeeper
 from lightkeeper.monitor.act.http import Fetcher, Tokens
 from lightkeeper.monitor.act.lighthouse import Lighthouse
 from lightkeeper.monitor.act.quarantine import Quarantine
 from lightkeeper.monitor.act.schedulers.base import Scheduler
 from lightkeeper.monitor.act.targets import Registry
-from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.decide.escalation import handle
 from lightkeeper.monitor.model.escalation import HandedOver, Timeouts
 from lightkeeper.monitor.model.eviction import (
@@ -60,7 +60,7 @@ class Bench:
     pause: str | None = None
 
     def __post_init__(self) -> None:
-        self.clock = SteadyClock()
+        self.clock = Clock()
         self.registry = Registry(self.clock, Memory())
         self.quarantine = Quarantine(self.clock, Memory())
         self.lighthouse.form("rg_0:uuid0", REPLICA)
@@ -70,8 +70,8 @@ class Bench:
         self.keeper: Gatekeeper | None = None
         if self.gate is not None:
             self.keeper = Gatekeeper(
-                Gate(self.gate.url, self.fetcher),
-                clock=self.clock, quarantine=self.quarantine, period_s=0.2,
+                self.gate.url, self.fetcher, clock=self.clock, quarantine=self.quarantine,
+                period_s=0.2,
             )  # fmt: skip
         parties = Parties(
             clock=self.clock,

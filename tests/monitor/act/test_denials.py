@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from lightkeeper.gate.denylist import Denial, DenialScope, denials_json, parse_denials
 from lightkeeper.monitor.act.gate import LASTS_S, LINGER_S, ReplicaHosts, deny_list
+from lightkeeper.monitor.act.launches import Target
 from lightkeeper.monitor.model.eviction import Eviction, QuarantineEntry, Rung, RungOutcome
 from lightkeeper.monitor.model.eviction import Scope as QuarantineScope
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, ReplicaId
@@ -46,9 +47,10 @@ def seen(rank: str, replica_id: str | None, host: str, *, world: int = 1, alive:
 
 def where(*ticks, born: float | None = None) -> ReplicaHosts:
     """Each tick: offset from now, observations."""
-    made = ReplicaHosts()
+    made, (_, first, *_) = ReplicaHosts(), ticks[0]
+    target = Target(first.identity, first.url, 15.0, NOW, None if born is None else NOW + born)
     for at_s, *observations in ticks:
-        made.saw(observations, NOW + at_s, lambda _: None if born is None else NOW + born)
+        made.saw(observations, NOW + at_s, lambda _: target)
     return made
 
 

@@ -175,8 +175,8 @@ class FakeSlurm:
         self.ranks: list[FakeRank] = []
         self.asked: list[tuple[str, list[str]]] = []
 
-    def remove(self, group, places, reason, incident_id, timeout_s, *, lost) -> Outcome:
-        assert lost is None
+    def remove(self, group, places, why, timeout_s) -> Outcome:
+        assert why.lost is None
         self.asked.append((group, [place.rank for place in places]))
         for rank in self.ranks:
             rank.mortal = True
@@ -212,9 +212,9 @@ class FarPods:
         self.goes_on = threading.Event()
         self.timeout_s = 0.0
 
-    def remove(self, group, places, reason, incident_id, timeout_s, *, lost) -> Outcome:
+    def remove(self, group, places, why, timeout_s) -> Outcome:
         self.timeout_s = timeout_s
-        if lost is None:
+        if (lost := why.lost) is None:
             return Outcome(True, "deleted")
         for _ in range(2):
             lost.down(Host("node1"))
@@ -284,11 +284,11 @@ def test_a_pause_holds_what_a_scheduler_would_force_later(
     said: list[str] = []
 
     class Patient(FarPods):
-        def remove(self, group, places, reason, incident_id, timeout_s, *, lost) -> Outcome:
+        def remove(self, group, places, why, timeout_s) -> Outcome:
             self.asked.set()
             self.goes_on.wait(10.0)
             with pytest.raises(NotDone) as held:
-                lost.down(Host("node1"))
+                why.lost.down(Host("node1"))
             said.append(str(held.value))
             return Outcome(False, "held")
 

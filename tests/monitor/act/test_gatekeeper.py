@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from lightkeeper.monitor.act.gate import Gate, Gatekeeper
+from lightkeeper.monitor.act.gate import Gatekeeper
 from lightkeeper.monitor.act.http import Fetcher, Tokens
 from lightkeeper.monitor.act.quarantine import Quarantine
-from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.metric import Filled
 from lightkeeper.monitor.model.eviction import Eviction, QuarantineEntry, Rung, RungOutcome
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, ReplicaId
@@ -32,13 +32,14 @@ def gate() -> Iterator[FakeGate]:
 
 class Bench:
     def __init__(self, gate: FakeGate, fetcher: Fetcher) -> None:
-        self.clock = HandClock(SteadyClock().now_s())
+        self.clock = HandClock(Clock().now_s())
         self.quarantine = Quarantine(self.clock, Memory())
         self.evictions: list[Eviction] = []
         self.acts = True
         fetcher.tokens = Tokens("secret")
         self.keeper = Gatekeeper(
-            Gate(gate.url, fetcher),
+            gate.url,
+            fetcher,
             clock=self.clock,
             quarantine=self.quarantine,
             may=lambda: self.acts,
@@ -59,7 +60,7 @@ def bench(gate: FakeGate, fetcher: Fetcher) -> Bench:
 
 def test_what_is_evicted_is_refused_and_for_how_long_is_known(bench: Bench, gate: FakeGate) -> None:
     bench.keeper.turn()
-    assert (gate.lists, bench.keeper.up, bench.keeper.trouble()) == (0, True, None)
+    assert (gate.lists, bench.keeper.up, [*bench.keeper.troubles()]) == (0, True, [])
     bench.evict()
     bench.keeper.turn()
     assert gate.refuses() == [f"replica {ID}"]
@@ -106,7 +107,7 @@ def test_a_gate_that_is_away_is_a_trouble_and_taught_when_it_is_back(
     gate.down = False
     bench.keeper.turn()
     assert gate.refuses() == [f"replica {ID}"]
-    assert bench.keeper.trouble() is None
+    assert not [*bench.keeper.troubles()]
 
 
 @pytest.mark.parametrize("how", ["token", "deaf"])
@@ -117,7 +118,8 @@ def test_a_gate_that_does_not_take_its_list_is_a_trouble(
     gate.deaf = how == "deaf"
     bench.evict()
     bench.keeper.turn()
-    assert (bench.keeper.trouble() or "").startswith("the gate does not take its list: ")
+    (trouble,) = bench.keeper.troubles()
+    assert trouble.startswith("the gate does not take its list: ")
     assert bench.keeper.refusing_for_s(ID) is None
     metrics = CollectorRegistry()
     metrics.register(Filled(page_metrics.GATE_METRICS, lambda: bench.keeper))

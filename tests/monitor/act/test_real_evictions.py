@@ -23,12 +23,12 @@ import grpc
 import pytest
 
 from lightkeeper.monitor.act.evictor import Evictors, Parties
-from lightkeeper.monitor.act.gate import Gate, Gatekeeper
+from lightkeeper.monitor.act.gate import Gatekeeper
 from lightkeeper.monitor.act.http import Fetcher, Tokens
 from lightkeeper.monitor.act.lighthouse import Lighthouse
 from lightkeeper.monitor.act.quarantine import Quarantine
 from lightkeeper.monitor.act.targets import Registry
-from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.decide.escalation import handle
 from lightkeeper.monitor.model.escalation import HandedOver, Timeouts
 from lightkeeper.monitor.model.eviction import Accused, Eviction, Rung, RungResult
@@ -36,7 +36,7 @@ from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankNam
 from lightkeeper.monitor.model.observation import LighthouseView
 from lightkeeper.worker_server.wire import PATH_STATE, Registration, parse_state
 from tests.changed import replace
-from tests.gate.groups import Gate as RealGate
+from tests.gate.groups import Gate
 from tests.monitor.act.evictions import outcome
 from tests.monitor.decided import decided, to_evict
 from tests.monitor.doubles import Memory
@@ -107,17 +107,16 @@ class Scene:
             )
         )  # fmt: skip
         self.light = Lighthouse(self.url, fetcher)
-        self.clock = SteadyClock()
+        self.clock = Clock()
         self.quarantine = Quarantine(self.clock, Memory())
         self.gatekeeper: Gatekeeper | None = None
         self.entrance = self.url
         if gated:
-            gate = RealGate(self.url, free_port(), free_port(), token=TOKEN)
+            gate = Gate(self.url, free_port(), free_port(), token=TOKEN)
             stack.callback(gate.stop)
             self.entrance = gate.url
             self.gatekeeper = Gatekeeper(
-                Gate(gate.admin, fetcher),
-                clock=self.clock, quarantine=self.quarantine, period_s=0.5,
+                gate.admin, fetcher, clock=self.clock, quarantine=self.quarantine, period_s=0.5,
             )  # fmt: skip
             stack.callback(self.gatekeeper.close)
         self.groups = Groups(self.entrance)

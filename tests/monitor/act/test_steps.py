@@ -13,7 +13,7 @@ import pytest
 
 from lightkeeper.monitor.act.evictor import Asker, Parties, eviction_words, probe, save_evidence
 from lightkeeper.monitor.act.quarantine import Quarantine
-from lightkeeper.monitor.act.schedulers.base import Outcome
+from lightkeeper.monitor.act.schedulers.base import Outcome, Why
 from lightkeeper.monitor.act.targets import Registry
 from lightkeeper.monitor.model.escalation import Answered, Liveness
 from lightkeeper.monitor.model.eviction import Rung
@@ -44,7 +44,7 @@ class World:
             raise RuntimeError("boom")
         return Future()
 
-    def kick(self) -> None:
+    def wake(self) -> None:
         self.ask("gate")
 
     def begin_kill(self, replica_id: str, _: float) -> Future[str]:
@@ -54,8 +54,8 @@ class World:
         request.close()
         return self.ask("worker")
 
-    def remove(self, group: str, places: Any, *_: Any, lost: Any) -> Outcome:
-        assert lost is None
+    def remove(self, group: str, places: Any, why: Why, _: float) -> Outcome:
+        assert why.lost is None
         self.asked.append(group)
         if self.kind == "crashes":
             raise RuntimeError("boom")

@@ -10,10 +10,8 @@ from lightkeeper.monitor.decide.rank_seconds import Spent
 from lightkeeper.monitor.decide.tempo import Tempo
 from lightkeeper.monitor.decide.view import (
     DepartureBook,
-    ended_of,
     group_views,
     trouble_of,
-    warnings_of,
 )
 from lightkeeper.monitor.decide.view_json import report_to_json
 from lightkeeper.monitor.model.eviction import Guard, Hold
@@ -156,7 +154,7 @@ TEMPO = {RankName("rg_0.0"): Tempo(9.0, 1.0, 1.1)}
     ids=["slow", "usual", "NaN", "traced", "well"],
 )  # fmt: skip
 def test_what_is_wrong_with_a_job_that_trains(shown: Any, says: tuple[str, ...]) -> None:
-    assert warnings_of(shown) == says
+    assert shown.warnings == says
 
 
 def test_a_job_that_ended_is_not_one_that_never_began() -> None:
@@ -165,21 +163,21 @@ def test_a_job_that_ended_is_not_one_that_never_began() -> None:
     last = (dead(seen("rg_0"), exit_signal="SIGTERM"), dead(seen("rg_1"), RAISED, exit_code=1))
     book.push(snapshot(*last, now_s=1010.0))
     gone = book.push(snapshot(now_s=1200.0))
-    ended = ended_of(view(departures=gone))
+    ended = view(departures=gone).ended
     assert ended is not None
     assert (ended.at_s, ended.clean) == (1006.0, False)
     assert ended.says == (
         "rg_1.0 exit code 1, RuntimeError: shape mismatch in Deadlock.log_step (train.py:66); "
         "rg_0.0 SIGTERM; 0 of 2 ranks left"
     )
-    assert ended_of(view()) is None
-    assert ended_of(view(seen("rg_0"), departures=gone)) is None
+    assert view().ended is None
+    assert view(seen("rg_0"), departures=gone).ended is None
 
 
 def test_of_an_endless_exception_the_beginning_is_said() -> None:
     gloo = "[/__w/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:6536."
     raised = Ending("no", exception=f"RuntimeError: {gloo} {'Look there. ' * 9}")
-    shown = ended_of(view(dead(seen("rg_0"), raised, exit_code=1)))
+    shown = view(dead(seen("rg_0"), raised, exit_code=1)).ended
     assert shown is not None
     assert shown.says == (
         f"rg_0.0 exit code 1, RuntimeError: {gloo} {'Look there. ' * 3}...; 0 of 1 ranks left"
@@ -187,7 +185,7 @@ def test_of_an_endless_exception_the_beginning_is_said() -> None:
 
 
 def test_a_job_that_is_through_has_finished() -> None:
-    ended = ended_of(view(dead(seen("rg_0"), exit_code=0)))
+    ended = view(dead(seen("rg_0"), exit_code=0)).ended
     assert ended is not None
     assert ended.clean
 
@@ -196,7 +194,7 @@ def test_a_group_that_is_gone_while_others_train_is_a_warning() -> None:
     book = DepartureBook()
     book.push(snapshot(seen("rg_0"), dead(seen("rg_1"), exit_signal="SIGKILL")))
     gone = book.push(snapshot(seen("rg_0"), now_s=1030.0))
-    assert warnings_of(view(seen("rg_0"), departures=gone)) == ("gone and not back: rg_1",)
+    assert view(seen("rg_0"), departures=gone).warnings == ("gone and not back: rg_1",)
 
 
 def test_a_launchers_name_is_said_once_beside_the_managers() -> None:

@@ -20,8 +20,7 @@ from lightkeeper.monitor.model.observation import (
     Member,
 )
 from lightkeeper.monitor.model.verdict import Confidence, Kind, RankHealth, Severity, Verdict
-from lightkeeper.monitor.show.web.pages import FLEET, Context, FleetIndex, PagePlace
-from lightkeeper.monitor.show.web.paging import make
+from lightkeeper.monitor.show.web.pages import FLEET, Context, PagePlace, make
 from lightkeeper.worker_server.wire import Ending, Process
 from tests.changed import replace
 from tests.monitor.detect.test_unphased import attached
@@ -263,7 +262,7 @@ def test_a_job_that_ended_by_a_death_names_it_before_victims_that_say_more() -> 
 def test_the_title_of_the_tab_does_not_change_each_second(
     view: Callable[[], View], said: str
 ) -> None:
-    assert title_of(make(Context(FleetIndex(view()), PagePlace(FLEET)))) == said
+    assert title_of(make(Context(view(), PagePlace(FLEET)))) == said
 
 
 def without_steps(view: View) -> View:
@@ -301,11 +300,11 @@ def test_who_only_slows_the_job_is_not_blamed_for_its_standstill() -> None:
 
 @pytest.mark.parametrize("age_s", [0.6, 3.0, 5.4, 14.0, 16.0, 60.0])
 def test_no_rank_is_green_while_the_next_commit_is_late(age_s: float) -> None:
-    fleet = FleetIndex(aged(crowd(4, 2), age_s))
-    page = make(Context(fleet, PagePlace(FLEET)))
-    late = fleet.headline.state in (JobState.LATE, JobState.STALLING)
+    context = Context(aged(crowd(4, 2), age_s), PagePlace(FLEET))
+    page = make(context)
+    late = context.headline.state in (JobState.LATE, JobState.STALLING)
     assert late is (age_s > 3 * 1.25)
-    assert set(fleet.states.values()) == ({"late"} if late else {"healthy"})
+    assert set(context.states.values()) == ({"late"} if late else {"healthy"})
     assert ("steps a second</dt><dd>0.80" in parts_of(page)["pulse"]) is not late
 
 

@@ -33,7 +33,7 @@ def restarted(drive: Drive, *, evictions=True) -> Drive:
     ],
 )
 def test_an_incident_survives_json_whole(script) -> None:
-    drive = Drive(SimFleet(2, 2, script)).run(90)
+    drive = Drive(SimFleet(2, 2, script)).run(int(script[0].at_s) + 40)
     assert drive.fired
     for incident in drive.seen.values():
         assert incident_from_json(json.loads(json.dumps(incident_to_json(incident)))) == incident

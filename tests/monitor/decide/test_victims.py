@@ -42,7 +42,7 @@ def story(drive: Drive, kind: str) -> list[tuple[str, str]]:
 
 def test_a_stopped_rank_stays_to_blame_when_its_peer_gives_up_waiting() -> None:
     script = [at(20, stop("rg_1.0")), at(40, raises("rg_1.1", TIMEOUT, of_peers=True))]
-    drive = Drive(SimFleet(2, 2, script), WATCH).run(90)
+    drive = Drive(SimFleet(2, 2, script), WATCH).run(70)
     incident = drive.incident("not_entered")
     assert (incident.state, incident.culprits) == (State.FIRING, ("rg_1.0",))
     assert ("gave_up", "rg_1.1 gave up after 20 s") in story(drive, "not_entered")
@@ -101,7 +101,7 @@ def test_once_it_ends_too_the_sentence_says_so_and_its_victim_is_still_not_blame
         at(40, raises("rg_1.1", TIMEOUT, of_peers=True)),
         at(50, ended_by("rg_1.0", signal)),
     ]
-    drive = Drive(SimFleet(2, 2, script, relaunch=False), WATCH).run(90)
+    drive = Drive(SimFleet(2, 2, script, relaunch=False), WATCH).run(70)
     incident = drive.incident("not_entered")
     said = f"rg_1.0 stood in phase 'backward' until it was ended by its launcher ({signal})"
     assert said in incident.verdict.reason

@@ -78,7 +78,7 @@ def test_nor_does_a_pause_meanwhile(phase: str) -> None:
 )
 def test_what_is_told_by_pace_waits_for_the_lighthouse(fault: Fault) -> None:
     script = [at(30, lighthouse_away(200)), at(60, fault)]
-    drive = Drive(SimFleet(4, 1, script)).run(150)
+    drive = Drive(SimFleet(4, 1, script)).run(110)
     assert not drive.evicts
     held = {hold.reason for _, hold in drive.holds if hold.guard is Guard.LIGHTHOUSE_AWAY}
     assert all("the pace of a job without quorums says nothing" in reason for reason in held)

@@ -22,6 +22,7 @@ from lightkeeper.worker_server.wire import (
 from tests.changed import replace
 from tests.deep import only_explored
 from tests.monitor.fleet import (
+    START_S,
     Drive,
     SimFleet,
     at,
@@ -40,7 +41,7 @@ from tests.monitor.fleet import (
     stands,
     traced,
 )
-from tests.monitor.fleet.told import Alter, reports
+from tests.monitor.fleet.told import Alter, reports, without_records
 
 DAY_S = 86_400.0
 
@@ -229,19 +230,53 @@ def test_after_a_death_ranks_go_on_by_rights():
 GLOO = "gloo::EnforceNotMet: 21848 vs 668. Received data size doesn't match expected size"
 
 
+def dies_of_what_it_gave(dies: str = "rg_1.0", jam_s: float = 12):
+    """rg_1.0 gives something else to the other groups, and gloo ends one of them."""
+    yield at(20, gives_across("rg_1.0", 7))
+    yield at(20, jam_across(jam_s))
+    yield at(22, raises(dies, GLOO, of_peers=True))
+
+
 @pytest.mark.parametrize("dies", ["rg_1.0", "rg_2.0"])
 def test_who_gave_something_else_across_groups_is_named_whoever_dies_of_it(dies):
-    script = [
-        at(20, gives_across("rg_1.0", 7)),
-        at(20, jam_across(12)),
-        at(22, raises(dies, GLOO, of_peers=True)),
-    ]
-    drive = Drive(field(3, 1, *script)).run(32)
+    drive = Drive(field(3, 1, *dies_of_what_it_gave(dies))).run(32)
     incident = drive.incident("mismatch")
     assert drive.accused() == {"rg_1.0"}
     assert "rank rg_1.0 calls all_reduce of 7 " in incident.verdict.reason
     assert f"{dies} died of it" in incident.verdict.reason
     assert set(drive.evicted()) == ({"rg_1"} if dies != "rg_1.0" else set())  # it is gone
+
+
+def test_who_waits_for_a_group_that_died_of_a_mismatch_is_released() -> None:
+    drive = Drive(field(3, 1, *dies_of_what_it_gave(jam_s=40))).run(40)
+    ((at_s, release),) = drive.releases
+    assert 22 <= at_s <= 25
+    assert (release.group, [each.rank for each in release.survivors]) == (
+        "rg_1",
+        ["rg_0.0", "rg_2.0"],
+    )
+
+
+def test_nobody_is_released_while_a_process_of_the_group_lives() -> None:
+    fleet = field(3, 2, *dies_of_what_it_gave(jam_s=40))
+    fleet.evictor_works = False
+    drive = Drive(fleet).run(40)
+    assert drive.incident("mismatch").culprits == ("rg_1.0",)
+    assert fleet.rank("rg_1.1").alive
+    assert not drive.releases
+
+
+@pytest.mark.parametrize(
+    "late_s", [2, 8], ids=["in the next tick", "after it was given up for a while"]
+)
+def test_records_that_come_late_on_a_busy_host_still_name_who_gave_something_else(late_s):
+
+    def busy(seen: Snapshot) -> Snapshot:
+        return without_records(seen) if seen.now_s < START_S + 22 + late_s else seen
+
+    drive = Drive(field(3, 1, *dies_of_what_it_gave(jam_s=12)), alter=busy).run(40)
+    assert "rg_1.0 died of it" in drive.incident("mismatch").verdict.reason
+    assert drive.accused() == {"rg_1.0"}
 
 
 def test_a_death_of_a_peers_word_where_all_gave_the_same_accuses_nobody_of_a_mismatch():

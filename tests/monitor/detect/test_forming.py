@@ -71,11 +71,11 @@ def test_a_rank_that_stands_in_a_file_before_the_first_step_is_named_before_its_
     assert "first_batch (train.py:14)" in incident.verdict.reason
 
 
-@pytest.mark.parametrize(("doing", "cores", "fires"), [
-    (Doing.LOCK, 0.0, True), (Doing.COMPILE, 0.0, True), (Doing.COMPILE, 0.9, False),
+@pytest.mark.parametrize(("doing", "cores", "fires", "ticks"), [
+    (Doing.LOCK, 0.0, True, 80), (Doing.COMPILE, 0.0, True, 330), (Doing.COMPILE, 0.9, False, 330),
 ])  # fmt: skip
 def test_a_job_whose_ranks_all_wait_for_the_lock_of_a_build_is_told(
-    doing: Doing, cores: float, fires: bool
+    doing: Doing, cores: float, fires: bool, ticks: int
 ) -> None:
     """Each at its place since the start, before they meet; one that compiles computes."""
 
@@ -86,7 +86,7 @@ def test_a_job_whose_ranks_all_wait_for_the_lock_of_a_build_is_told(
     def busy(report: StateReport) -> StateReport:
         return replace(report, process=replace(report.process, cores=cores))
 
-    drive = Drive(PlainJob(3, (0, strike), begins=False), alter=reports(busy)).run(330)
+    drive = Drive(PlainJob(3, (0, strike), begins=False), alter=reports(busy)).run(ticks)
     assert not drive.accused()
     assert bool(drive.fired) == fires
     if fires:

@@ -73,7 +73,7 @@ def test_the_job_stands_too_that_is_critical_and_still_nobodys_fault() -> None:
 
 def test_ranks_that_their_quorum_timeout_ends_are_victims_of_the_lighthouse() -> None:
     script = [at(20, lighthouse_down(200)), at(80, crash("rg_0.0")), at(95, crash("rg_1.0"))]
-    drive = Drive(SimFleet(3, 1, script)).run(200)
+    drive = Drive(SimFleet(3, 1, script)).run(130)
     assert drive.kinds() == ["lighthouse_away"]
     incident = drive.incident("lighthouse_away")
     assert incident.severity is Severity.CRITICAL
@@ -181,7 +181,7 @@ def test_a_hang_explains_the_standstill_better_than_the_lighthouse_does() -> Non
 def test_an_absence_that_the_job_trained_on_after_explains_no_later_standstill() -> None:
     """Not even when all ranks are new by then, which have not committed yet."""
     script = [at(20, lighthouse_away(3)), *(at(60, restart(f"rg_{n}")) for n in range(3))]
-    drive = Drive(SimFleet(3, 1, [*script, at(60, jam_across())])).run(200)
+    drive = Drive(SimFleet(3, 1, [*script, at(60, jam_across())])).run(130)
     assert "lighthouse_away" not in drive.kinds()
 
 

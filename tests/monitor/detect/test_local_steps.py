@@ -104,7 +104,7 @@ def no_quorum(seen: Snapshot) -> Snapshot:
 
 
 def test_groups_before_their_first_vote_do_not_stay_out_of_the_quorum() -> None:
-    drive = Drive(rounds(pace=SLOW, every=5000), alter=no_quorum).run(500)
+    drive = Drive(rounds(pace=SLOW, every=5000), alter=no_quorum).run(300)
     assert not drive.seen
     assert {track.commits for track in drive.fleet.ranks()} == {0}
 
@@ -112,7 +112,7 @@ def test_groups_before_their_first_vote_do_not_stay_out_of_the_quorum() -> None:
 def test_a_group_that_trains_alone_while_the_others_vote_does_not_stay_out() -> None:
     """It came later, and its own first vote is ten minutes away."""
     script = [at(30, restart("rg_1", 3.0)), at(35, trains_alone("rg_1.0", 6000))]
-    drive = Drive(rounds(*script), WATCH).run(520)
+    drive = Drive(rounds(*script), WATCH).run(330)
     assert not drive.seen
 
 

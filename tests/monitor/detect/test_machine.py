@@ -105,7 +105,7 @@ def test_a_machine_speaks_of_its_own_host_alone() -> None:
 
 @pytest.mark.parametrize("row", [OFF_THE_BUS, THROTTLED, KILLED, DRAINED], ids=lambda r: r.code)
 def test_no_testimony_accuses_anybody_in_a_healthy_run(row) -> None:
-    drive = Drive(fleet(), alter=says(row)).run(120)
+    drive = Drive(fleet(), alter=says(row)).run(80)
     assert drive.kinds() == []
     assert drive.evicted() == []
 

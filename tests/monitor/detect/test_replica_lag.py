@@ -144,7 +144,7 @@ def test_a_quorum_id_that_grows_for_nobody_is_told_and_accuses_nobody() -> None:
 
 
 def test_a_group_that_beats_and_takes_no_part_is_named_after_two_timeouts() -> None:
-    drive = Drive(SimFleet(3, 2, [at(30, shut_out("rg_1"))])).run(170)
+    drive = Drive(SimFleet(3, 1, [at(30, shut_out("rg_1"))])).run(170)
     incident = drive.incident("replica_lag")
     assert incident.groups == ("rg_1",)
     assert 150 <= drive.fired[incident.id] <= 153
@@ -224,7 +224,7 @@ def test_nobody_lags_for(why) -> None:
     ids=["no quorum yet", "steps that count otherwise", "a Lighthouse that cannot be seen"],
 )
 def test_what_the_counters_do_not_mean_adds_nothing(alter, script) -> None:
-    assert not Drive(SimFleet(3, 2, script), alter=alter).run(160).fired
+    assert not Drive(SimFleet(3, 1, script), alter=alter).run(160).fired
 
 
 @pytest.mark.parametrize("who", [["rg_1.0"], ["rg_0.0", "rg_1.0", "rg_2.0"]])

@@ -166,7 +166,7 @@ def unequal_tokens(first: int) -> list[At]:
         pytest.param(3, 1, 0.1, 160, [at(40, slow("rg_1.0", 1.3))], id="milder, of three"),
         pytest.param(6, 1, 0.1, 120, [at(40, slow("rg_1.0", 1.3))], id="milder, of six"),
         pytest.param(
-            3, 1, 0.0, 200, [at(20 + 7 * n, cpu_stall("rg_1.0", 2.5)) for n in range(25)],
+            3, 1, 0.0, 140, [at(20 + 7 * n, cpu_stall("rg_1.0", 2.5)) for n in range(17)],
             id="descheduled again and again",
         ),
         pytest.param(
@@ -188,7 +188,7 @@ def unequal_tokens(first: int) -> list[At]:
             [*checkpoints("rg_0.0", *LATER_SLOW), *checkpoints("rg_1.0", *LATER_SLOW)],
             id="all checkpoints become slow: the storage",
         ),
-        pytest.param(3, 1, 0.0, 260, checkpoints("rg_0.0", *[20.0] * 8), id="one saves for all"),
+        pytest.param(3, 1, 0.0, 170, checkpoints("rg_0.0", *[20.0] * 5), id="one saves for all"),
         pytest.param(
             4, 1, 0.0, 110, [*unequal_tokens(2000), at(40, slow("rg_1.0", 2.0))], id="more tokens"
         ),

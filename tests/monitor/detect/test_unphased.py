@@ -119,17 +119,17 @@ def test_without_records_it_is_told_later_and_nobody_is_evicted() -> None:
 def test_healthy_ranks_that_only_attached_pass_in_silence() -> None:
     names = [f"rg_{group}.{rank}" for group in range(2) for rank in range(2)]
     script = [
-        at(30, cpu_stall("rg_0.1", 3.0)),
-        at(60, pause(names, "evaluation", 40.0)),
-        at(130, pause(["rg_0.0", "rg_0.1"], "checkpoint", 25.0)),
+        at(20, cpu_stall("rg_0.1", 3.0)),
+        at(30, pause(names, "evaluation", 40.0)),
+        at(80, pause(["rg_0.0", "rg_0.1"], "checkpoint", 25.0)),
     ]
-    assert not Drive(attached(2, 2, *script)).run(200).seen
+    assert not Drive(attached(2, 2, *script)).run(130).seen
 
 
 def test_a_pause_that_came_before_is_excused_without_phases_too() -> None:
     config = KeeperConfig(observe=True)
-    script = [at(20 + 80 * n, pause(["rg_1.0"], "other", 40.0)) for n in range(4)]
-    drive = Drive(attached(3, 1, *script), config).run(320)
+    script = [at(20 + 80 * n, pause(["rg_1.0"], "other", 40.0)) for n in range(3)]
+    drive = Drive(attached(3, 1, *script), config).run(240)
     assert list(drive.fired.values()) == [52.0]
 
 
@@ -239,8 +239,8 @@ def test_where_nothing_shows_who_is_missing_nobody_is_accused(fleet, alter) -> N
 
 
 def test_a_pause_of_one_that_came_before_is_excused_though_no_head_shows_who_waits() -> None:
-    script = [at(20 + 80 * n, pause(["rg_0.1"], "other", 40.0)) for n in range(4)]
-    drive = Drive(ddp(4, *script), KeeperConfig(observe=True), alter=hidden).run(320)
+    script = [at(20 + 80 * n, pause(["rg_0.1"], "other", 40.0)) for n in range(3)]
+    drive = Drive(ddp(4, *script), KeeperConfig(observe=True), alter=hidden).run(240)
     assert len(drive.fired) == 1
 
 

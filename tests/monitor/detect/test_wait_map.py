@@ -55,7 +55,7 @@ def test_of_few_ranks_each_is_a_node_and_each_wait_names_its_witness() -> None:
 
 @pytest.mark.parametrize(("groups", "world"), [(8, 8), (48, 8), (1, 64)], ids=str)
 def test_of_many_ranks_those_alike_are_one_node_and_none_is_lost(groups: int, world: int) -> None:
-    fleet = SimFleet(groups, world, [at(30, stop(f"rg_{groups - 1}.0"))])
+    fleet = SimFleet(groups, world, [at(10, stop(f"rg_{groups - 1}.0"))])
     drive = Drive(fleet)
     seen = None
     while seen is None:

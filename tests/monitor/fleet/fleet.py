@@ -8,7 +8,7 @@ from dataclasses import replace
 from lightkeeper.monitor.model.eviction import Eviction, EvictionState
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.observation import Snapshot
-from tests.monitor.fleet.rank import SLICE_S, START_S, WAITS, SimRank
+from tests.monitor.fleet.rank import HELD, SLICE_S, START_S, WAITS, SimRank
 from tests.monitor.fleet.seen import Seen
 
 
@@ -20,15 +20,19 @@ class SimFleet(Seen):
             self.now_s = round(self.now_s + SLICE_S, 6)
             while self.script and START_S + self.script[0].at_s <= self.now_s:
                 self.script.pop(0).fault(self)
+            met = []
             for ranks in self.groups.values():
+                held = False
                 for rank in ranks:
                     if rank.place not in WAITS and not self._frozen(rank):
                         rank.left_s -= SLICE_S
                         if rank.left_s <= 0:
                             self._advance(rank)
-            for ranks in self.groups.values():
-                if len(ranks) > 1:
-                    self._collectives(ranks)
+                    held = held or rank.place in HELD
+                if held:
+                    met.append(ranks)
+            for ranks in met:
+                self._collectives(ranks)
             self._barrier()
             self._lighthouse()
             if self.evictions or self.relaunch_at_s:

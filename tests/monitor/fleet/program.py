@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.monitor.fleet.rank import ACROSS, WAITS, WORK, SimRank
+from tests.monitor.fleet.rank import ACROSS, HELD, WAITS, WORK, SimRank
 from tests.monitor.fleet.state import FleetState
 
 
@@ -99,10 +99,8 @@ class Program(FleetState):
 
     def _collectives(self, ranks: list[SimRank]) -> None:
         """A collective is released once every member is in it, with the same signature."""
-        if not any(rank.enqueued > rank.completed for rank in ranks):  # by far the most
-            return
         name = ranks[0].group
-        for place in ("gather", "reduce"):
+        for place in HELD:
             inside = [r for r in ranks if r.place == place and r.enqueued > r.completed]
             if not inside:
                 continue

@@ -12,11 +12,9 @@ class Quorum(Program):
     """Groups come and leave, commit and fail."""
 
     def _barrier(self) -> None:
-        if self.now_s < self.no_quorum_until_s:
+        if self.now_s < self.no_quorum_until_s or any(self.ghosts.values()):
             return
-        if any(self.ghosts.values()):
-            return
-        if not self.quorum & self.groups.keys():
+        if self.quorum.isdisjoint(self.groups):
             self.quorum = {name for name in self.groups if self._inside(name)}
             if self.quorum:
                 self.quorum_id += 1

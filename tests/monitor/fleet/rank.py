@@ -17,7 +17,9 @@ START_S = 1_000_000.0
 WORK = {"data": 0.02, "forward": 0.10, "backward": 0.15, "optimizer": 0.03}
 INTRA = "intra"
 ACROSS = "torchft"
-WAITS = ("gather", "reduce", "cross", "extra")
+HELD = ("gather", "reduce")
+"""Places inside a collective of its group."""
+WAITS = (*HELD, "cross", "extra")
 """Places that a rank leaves when others let it."""
 
 

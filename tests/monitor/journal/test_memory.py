@@ -7,7 +7,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightkeeper.monitor.detect.track import RankTrack
@@ -15,6 +15,7 @@ from lightkeeper.monitor.journal import memory
 from lightkeeper.monitor.journal.memory import MemoryFormatError
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.verdict import RankHealth
+from tests.deep import DEEP
 from tests.monitor.fleet import SimFleet
 from tests.worker_server.wire_values import PARSERS, values
 
@@ -47,6 +48,7 @@ def test_what_a_pipeline_may_remember_comes_back(value) -> None:
 
 
 @pytest.mark.parametrize("kind", PARSERS, ids=lambda kind: kind.__name__)
+@settings(max_examples=8 * DEEP)  # each draws a whole answer
 @given(data=st.data())
 def test_whatever_the_wire_carries_can_be_remembered(kind, data) -> None:
     value = data.draw(values(kind))

@@ -21,7 +21,7 @@ from lightkeeper.monitor.act.release import Releaser
 from lightkeeper.monitor.act.schedulers.base import Lost, Outcome
 from lightkeeper.monitor.act.targets import Registered, Registry
 from lightkeeper.monitor.act.work import WorkBook
-from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.decide.escalation import handle
 from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.view import NotPossible, View
@@ -65,7 +65,7 @@ class Script:
         """Nothing is known from before."""
 
 
-class MovedClock(SteadyClock):
+class MovedClock(Clock):
     def advance(self, seconds: float) -> None:
         self._wall_s += seconds
 
@@ -254,7 +254,7 @@ def test_a_decision_is_on_disk_before_it_is_carried_out(
     bench.keeper.tick()
     (progress,) = bench.judge.seen[-1].evictions
     assert progress.gone_s is not None
-    assert bench.view.evictions(IncidentId("inc-1"))[-1].gone_s is not None
+    assert bench.view.decisions[IncidentId("inc-1")][-1].gone_s is not None
     assert [entry.host for entry in bench.view.quarantine] == ["node1"]
     assert bench.value("lightkeeper_evictions_total", kind="not_entered", outcome="gone") == 1
 
@@ -340,8 +340,8 @@ class Recorded:
     def troubles(self) -> tuple[str, ...]:
         return ()
 
-    def remove(self, group, places, reason, incident_id, timeout_s, *, lost) -> Outcome:
-        self.lost, self.ended = lost, tuple(place.labels["pod_uid"] for place in places)
+    def remove(self, group, places, why, timeout_s) -> Outcome:
+        self.lost, self.ended = why.lost, tuple(place.labels["pod_uid"] for place in places)
         return Outcome(True, "deleted pod train/rg-1")
 
 

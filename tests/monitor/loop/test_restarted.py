@@ -262,8 +262,8 @@ def test_nobody_of_yesterdays_run_is_missed(monitors) -> None:
         for name in today:
             fleet.restart(name)
 
-    fleet.script.append(at(40_010, begin))
-    seen.restart(40_000.0).run(130)
+    fleet.script.append(at(4_010, begin))
+    seen.restart(4_000.0).run(130)
     assert seen.drive.last.rank_health.keys() == {"rg_0.0", "rg_1.0"}
     assert seen.kinds() == []
     assert seen.drive.holds == []

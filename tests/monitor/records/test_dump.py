@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightkeeper.monitor.records import dump, rows
+from lightkeeper.monitor.records import dump
 from lightkeeper.monitor.records.job import Backend, CollectiveState, GroupStatus
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 from tests.fuzz import records
@@ -278,7 +278,7 @@ def test_a_long_list_named_by_every_entry_is_not_read_by_every_entry(key, value)
 
 
 def test_sizes_without_end_are_refused(monkeypatch) -> None:
-    monkeypatch.setattr(rows, "MOST_WORK", 1000)
+    monkeypatch.setattr(dump, "MOST_WORK", 1000)
     many = [entry(number, number + 1) | {"input_sizes": [[number, n] for n in range(100)]}
             for number in range(9)]  # fmt: skip
     with pytest.raises(FlightRecordError, match="1000 sizes"):

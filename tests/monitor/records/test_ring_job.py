@@ -9,7 +9,7 @@ from lightkeeper.monitor.records import dump
 from lightkeeper.monitor.records import ring as ring_rows
 from lightkeeper.monitor.records.analyse import analyse
 from lightkeeper.monitor.records.findings import Fault
-from lightkeeper.monitor.records.job import Backend, CollectiveState, GroupStatus
+from lightkeeper.monitor.records.job import Backend, CollectiveState, GroupStatus, Problem
 from lightkeeper.monitor.records.ring import from_answers
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
 from lightkeeper.worker_server.wire import parse_flight_record
@@ -38,7 +38,7 @@ INSIDE = {"exit_age_s": None}
 def test_ranks_are_numbered_by_replica_group_and_group_rank() -> None:
     records = job(
         answer(call(), group="rg_1", rank=1), answer(call(), group="rg_0"),
-        expected=[RankName("rg_2.0")],
+        lost={RankName("rg_2.0"): Problem("", "refused")},
     )  # fmt: skip
     assert dict(records.names) == {
         0: "rg_0.0", 1: "rg_0.1", 2: "rg_1.0", 3: "rg_1.1", 4: "rg_2.0",

@@ -12,7 +12,7 @@ from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.run import RESOLUTIONS, TrendPoint
 from lightkeeper.monitor.model.verdict import RankHealth
 from lightkeeper.monitor.show.chart_svg import pace_chart, phase_chart, run_chart, tempo_chart
-from lightkeeper.monitor.show.web.pages import Context, FleetIndex, PagePlace, fleet_page
+from lightkeeper.monitor.show.web.pages import Context, PagePlace, fleet_page
 from lightkeeper.worker_server.wire import StepRow
 from tests.changed import replace
 from tests.monitor.decide.scene import hang
@@ -145,7 +145,7 @@ def test_a_path_of_all_columns_reaches_the_page_whole() -> None:
     assert chart is not None
     assert len(chart.paths["mean"]) > 2000
     view = crowd(2, 1, trend={"1h": hour})
-    page = html_of(fleet_page(Context(FleetIndex(view), PagePlace("fleet"))))
+    page = html_of(fleet_page(Context(view, PagePlace("fleet"))))
     assert all(f'd="{path}"' in page for path in chart.paths.values() if path)
 
 

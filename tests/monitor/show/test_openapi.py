@@ -19,7 +19,7 @@ from tests.monitor.doubles import HandClock
 from tests.monitor.openapi import document, sample_app
 from tests.worker_server.ranks import ROOT
 
-PATHS = document()["paths"]
+PATHS = json.loads(openapi.FILE.read_bytes())["paths"]
 ASKED = {"prefix": "not_entered", "name": "node1"}
 GETS = sorted(
     path for path in PATHS

@@ -26,10 +26,9 @@ from lightkeeper.monitor.show.web.pages import (
     LINKS,
     RANKS,
     Context,
-    FleetIndex,
     PagePlace,
+    make,
 )
-from lightkeeper.monitor.show.web.paging import make
 from lightkeeper.monitor.store.lease import LeaseStanding
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.wire import Connection, Trouble
@@ -41,7 +40,7 @@ STALLED = {"rg_1.1": RankHealth.STALLED}
 
 
 def fleet(view, *, by_host: bool = False, **more):
-    return make(Context(FleetIndex(view), PagePlace(FLEET, by_host=by_host), **more))
+    return make(Context(view, PagePlace(FLEET, by_host=by_host), **more))
 
 
 def cells(page) -> dict[str, str]:
@@ -196,7 +195,7 @@ def test_what_holds_and_is_no_fault_is_a_word_in_the_header_and_no_banner(more, 
 )
 def test_without_a_lighthouse_no_part_speaks_of_quorum_pause_or_policy(place: PagePlace) -> None:
     view = crowd(1, 2, lighthouse=NO_LIGHTHOUSE_HERE)
-    page = make(Context(FleetIndex(view), place))
+    page = make(Context(view, place))
     shown = "".join(parts_of(page).values()).lower()
     assert [word for word in ("quorum", "heartbeat", "pause") if word in shown] == []
     assert "policy" not in parts_of(page)
@@ -206,7 +205,7 @@ def test_without_a_lighthouse_no_part_speaks_of_quorum_pause_or_policy(place: Pa
     ("groups", "button"), [(1, "End the job"), (2, "Evict this group")], ids=["only", "of two"]
 )
 def test_the_button_of_the_only_group_ends_the_job(groups: int, button: str) -> None:
-    page = make(Context(FleetIndex(crowd(groups, 2)), PagePlace(GROUPS, "rg_0")))
+    page = make(Context(crowd(groups, 2), PagePlace(GROUPS, "rg_0")))
     assert re.findall(r"<button[^>]*>((?:End|Evict)[^<]*)<", parts_of(page)["acts"]) == [button]
     assert ("Ends the job: rg_0 is its only group." in parts_of(page)["acts"]) is (groups == 1)
 
@@ -279,7 +278,7 @@ def test_hostile_names_are_text_on_every_page(kind: str, name: str, size: int) -
         pause=Pause(evil, evil, NOW_S, None), unknown={evil: evil},
     )  # fmt: skip
     place = PagePlace(kind, name.format(evil), by_host=name == "by host")
-    page = make(Context(FleetIndex(view), place, why_not=evil))
+    page = make(Context(view, place, why_not=evil))
     assert page.status == 200
     assert "<img/" not in html_of(page)
     assert "\u202e" not in html_of(page)
@@ -295,7 +294,7 @@ ODD = (
 def network(*edges: Edge, **more) -> str | None:
     view = crowd(2, 1)
     view = replace(view, result=replace(view.result, links=Links(edges)))
-    parts = parts_of(make(Context(FleetIndex(view), PagePlace("ranks", "rg_0.0"), **more)))
+    parts = parts_of(make(Context(view, PagePlace("ranks", "rg_0.0"), **more)))
     return parts.get("network")
 
 
@@ -333,7 +332,7 @@ def machine_of(*rows: wire.Testimony, testified: tuple[str, ...] = ()) -> str:
     host = view.snapshot.observations[0].identity.host
     snapshot = replace(view.snapshot, cluster={host: rows})
     view = replace(view, snapshot=snapshot, hosts={host: HostRecord(host, testified=testified)})
-    return parts_of(make(Context(FleetIndex(view), PagePlace("hosts", host))))["machine"]
+    return parts_of(make(Context(view, PagePlace("hosts", host))))["machine"]
 
 
 def test_a_hosts_page_has_what_its_machine_says_and_said() -> None:

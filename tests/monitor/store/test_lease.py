@@ -20,7 +20,6 @@ from lightkeeper.monitor.background import in_thread
 from lightkeeper.monitor.model.eviction import Fence
 from lightkeeper.monitor.store.database import Database
 from lightkeeper.monitor.store.lease import (
-    HeldLease,
     Lease,
     Watch,
     has_ended,
@@ -219,11 +218,6 @@ def test_a_row_that_changed_is_watched_anew_and_another_write_is_no_change() -> 
     assert watch.next(replace(row, writes=9), 3.0).since_s == 0.0
     assert watch.next(replace(row, beat=8), 3.0).since_s == 3.0
     assert watch.next(replace(row, holder=None), 3.0).since_s == 3.0
-
-
-def test_a_lease_lasts_from_before_it_was_asked_for() -> None:
-    assert HeldLease(1, 100.0).left_s(103.0) == pytest.approx(1.0)
-    assert HeldLease(1, 100.0).left_s(104.0) <= 0
 
 
 # -- property: whatever the processes and the database do ------------------------------------------

@@ -121,11 +121,11 @@ def test_a_file_that_grows_is_followed(tmp_path: Path) -> None:
 def test_a_flood_is_read_bit_by_bit(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     file = tmp_path / "dev/kmsg"
-    file.write_text("".join(record(XID, n, n / 1e3) + "\n" for n in range(100_000)))
+    file.write_text("".join(record(XID, n, n / 1e3) + "\n" for n in range(20_000)))
     log, began_s = KernelLog(tmp_path), time.thread_time()
     (row,) = log.look((), 101.0)
-    assert row.count <= 100_000
-    assert time.thread_time() - began_s < 20
+    assert row.count <= 20_000
+    assert time.thread_time() - began_s < 4
 
 
 def test_a_log_that_may_not_be_read_says_what_to_grant(monkeypatch: pytest.MonkeyPatch) -> None:

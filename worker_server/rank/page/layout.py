@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Final, NamedTuple
 
 MAGIC: Final = int.from_bytes(b"LKPAGE01", "little")
@@ -344,16 +344,8 @@ def encode_shapes(sizes_in: list[tuple[int, ...]], sizes_out: list[tuple[int, ..
 
 
 def _runs(sizes: list[tuple[int, ...]]) -> list[str]:
-    runs: list[tuple[tuple[int, ...], int]] = []
-    for shape in sizes:
-        if runs and runs[-1][0] == shape:
-            runs[-1] = (shape, runs[-1][1] + 1)
-        else:
-            runs.append((shape, 1))
-    return [
-        (".".join(map(str, shape)) or "s") + (f"*{count}" if count > 1 else "")
-        for shape, count in runs
-    ]
+    runs = ((".".join(map(str, shape)) or "s", len([*same])) for shape, same in groupby(sizes))
+    return [f"{shape}*{count}" if count > 1 else shape for shape, count in runs]
 
 
 @functools.lru_cache(maxsize=1024)  # programs repeat shapes

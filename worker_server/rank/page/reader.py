@@ -126,7 +126,6 @@ class PageReader:
         return self._map[offset : offset + size].split(b"\0", 1)[0].decode(errors="replace")
 
     def _names(self, table: layout.NameTable) -> list[str]:
-        """The names so far."""
         return [
             self._text(table.offset + n * layout.NAME_BYTES, layout.NAME_BYTES)
             for n in range(min(self._words[table.count_word], table.most))
@@ -197,7 +196,6 @@ class PageReader:
         return max(0, now_ns - max(self._words[layout.W_BEAT], since)) * NS
 
     def report(self, process: wire.Process, now_ns: int) -> wire.StateReport:
-        """All that the page says of the rank."""
         return wire.StateReport(
             identity=self.identity,
             process=process,
@@ -388,7 +386,6 @@ class PageReader:
         return tuple(name for n, name in enumerate(names) if bits >> n & 1)
 
     def counters(self) -> dict[str, float]:
-        """User-defined counters."""
         names = self._names(layout.COUNTER_NAMES)
         pairs = ((name, self._totals[n]) for n, name in enumerate(names))
         return {name: total for name, total in pairs if abs(total) <= wire.NUMBER_MAX}
@@ -411,50 +408,22 @@ class PageReader:
     # -- process groups -------------------------------------------------------------------
 
     def heads(self, now_ns: int) -> tuple[wire.GroupHead, ...]:
-        """Where the rank stands in every process group."""
         heads = []
         for index in range(self._group_count()):
-            name, _ = self._group(index)
             row = self._row(layout.group_head(index), _GROUP)
-            size, enqueued, completed, op, entered, left, inside, _ = row
-            completed = max(0, completed)
-            enqueued = max(enqueued, completed)
-            since = entered if enqueued > completed else max(entered, left)
-            heads.append(
-                wire.GroupHead(
-                    name=name,
-                    size=max(0, size),
-                    enqueued=enqueued,
-                    unfinished=enqueued - completed,
-                    op=self._string(op),
-                    age_s=max(0, now_ns - since) * NS if since else 0.0,
-                    held=min(max(0, inside), enqueued),
-                )
-            )
+            enqueued, unfinished, age_s, held = _calls_in(row, now_ns)
+            name, size, op = self._group(index)[0], max(0, row[0]), self._string(row[3])
+            heads.append(wire.GroupHead(name, size, enqueued, unfinished, op, age_s, held))
         return tuple(heads)
 
     def transfers(self, now_ns: int) -> tuple[wire.TransferHead, ...]:
-        """Where the rank stands in its sends to each peer, and in its receives from it."""
         heads = []
         for index in range(self._transfer_count()):
             row = self._row(layout.transfer_head(index), _TRANSFER)
-            group, posted, completed, _, entered, left, inside, _, peer, tag, sends = row
-            if not 0 < group <= self._group_count() or posted <= 0:
-                continue
-            unfinished = posted - min(max(0, completed), posted)
-            since = entered if unfinished else max(entered, left)
-            heads.append(
-                wire.TransferHead(
-                    group=self._group(group - 1)[0],
-                    peer=peer,
-                    tag=tag,
-                    sends=int(sends == 1),
-                    posted=posted,
-                    unfinished=unfinished,
-                    age_s=max(0, now_ns - since) * NS if since else 0.0,
-                    held=min(max(0, inside), posted),
-                )
-            )
+            group, posted, *_, peer, tag, sends = row
+            if 0 < group <= self._group_count() and posted > 0:
+                who = self._group(group - 1)[0], peer, tag, int(sends == 1)
+                heads.append(wire.TransferHead(*who, *_calls_in(row, now_ns)))
         return tuple(heads)
 
     def _row(self, word: int, shape: struct.Struct) -> tuple[int, ...]:
@@ -475,7 +444,6 @@ class PageReader:
         yield from map(layout.transfer_head, range(self._transfer_count()))
 
     def forming(self, now_ns: int) -> wire.Forming | None:
-        """The process group that the rank is creating now."""
         note = self.note(layout.NOTE_FORMING, now_ns)
         if note is None or not note[0]:
             return None
@@ -592,7 +560,7 @@ def _step_row(
     return wire.StepRow(
         attempt=attempt,
         step=step,
-        committed=bool(committed),
+        committed=int(committed != 0),
         end_age_s=max(0, now_ns - end_ns) * NS,
         duration_s=max(0, end_ns - begin_ns) * NS,
         seconds={
@@ -601,6 +569,18 @@ def _step_row(
             if slot[n] > before[n]
         },
     )
+
+
+def _calls_in(row: tuple[int, ...], now_ns: int) -> tuple[int, int, float, int]:
+    """Of the head of a group or of transfers: the last call's number, how many are unfinished, the
+    seconds since it was entered or left, and which call holds the thread.
+    """
+    _, last, completed, _, entered, left, inside = row[:7]
+    completed = max(0, completed)
+    last = max(last, completed)
+    since = entered if last > completed else max(entered, left)
+    age_s = max(0, now_ns - since) * NS if since else 0.0
+    return last, last - completed, age_s, min(max(0, inside), last)
 
 
 def _or_none(value: int) -> int | None:

@@ -99,7 +99,6 @@ class PageWriter:
         self._attach_buffer(buffer)
         self.group_rank = 0
         """The number of the rank whose page it is."""
-        """Its group, as its launcher names it."""
         self._lock = threading.RLock()
         self._strings: dict[str, int] = {}
         self._error_count = 0
@@ -257,7 +256,6 @@ class PageWriter:
         words[slot + 2] = attempt
 
     def write_step(self, facts: StepFacts) -> None:
-        """Publish the step's numbers together."""
         self._step_writes = stamp = self._step_writes + 1
         slot = layout.STEP.word + (stamp & 1) * layout.STEP.stride
         self._words[slot] = stamp  # separately: pack_into writes zeros first

@@ -79,10 +79,7 @@ class Cgroup(MachineWitness):
 
     def _memory(self, level: Level, pids: list[int]) -> None:
         folder, limit = level.folder, level.limit()
-        counts, kept = (
-            numbers_in(folder / "memory.events"),
-            numbers_in(folder / "memory.stat"),
-        )
+        counts, kept = (numbers_in(folder / f"memory.{name}") for name in ("events", "stat"))
         met = counts.get("high", 0) + counts.get("max", number_in(folder / "memory.failcnt") or 0)
         used = (
             number_in(folder / "memory.current") or number_in(folder / "memory.usage_in_bytes") or 0

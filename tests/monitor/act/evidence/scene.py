@@ -11,7 +11,7 @@ from typing import Any
 from lightkeeper.monitor.act.bundles import BundleDir
 from lightkeeper.monitor.act.evidence import Evidence
 from lightkeeper.monitor.act.http import Fetcher, Tokens
-from lightkeeper.monitor.clock import SteadyClock
+from lightkeeper.monitor.clock import Clock
 from lightkeeper.monitor.metric import new_page
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Eviction
@@ -63,7 +63,7 @@ class Bench:
     def open(self) -> None:
         self.fetcher.tokens = Tokens("secret")
         self.evidence = Evidence(
-            clock=SteadyClock(),
+            clock=Clock(),
             fetcher=self.fetcher,
             bundles=self.bundles,
             config=self.config,

@@ -144,13 +144,14 @@ def test_an_eviction_that_a_restart_cut_short_is_asked_again_and_pages_nobody(
     make, receiver
 ) -> None:
     bench: Bench = make(webhook(receiver), hold_s=10.0)
-    cut = replace(FAILED, asked_s=NOW_S - 60, failed="the monitor restarted during the eviction")
+    cut = replace(FAILED, ended_s=NOW_S, failed="the monitor restarted during the eviction")
     bench.tell(incident(), evictions=[cut])
     bench.tell(incident(), evictions=[cut], now_s=NOW_S + 9)
     bench.tell(incident(), evictions=[replace(cut, failed=None)], now_s=NOW_S + 11)
-    bench.tell(incident(), evictions=[cut], now_s=NOW_S + 12)
+    again = replace(cut, ended_s=NOW_S + 12)
+    bench.tell(incident(), evictions=[again], now_s=NOW_S + 12)
     bench.sent("webhook", 1)
-    bench.tell(incident(), evictions=[cut], now_s=NOW_S + 23)
+    bench.tell(incident(), evictions=[again], now_s=NOW_S + 23)
     bench.sent("webhook", 2)
 
 

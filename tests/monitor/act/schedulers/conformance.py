@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from lightkeeper.monitor.act.schedulers.base import NotDone, Outcome, Place, Scheduler
+from lightkeeper.monitor.act.schedulers.base import NotDone, Outcome, Place, Scheduler, Why
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName
 
 NODE, OTHER = Host("node1"), Host("node2")
 INCIDENT = IncidentId("hang-rg_1.0-1795282163773")
 REASON = "rg_1.0 stands still in 'data'; 3 others wait"
+WHY = Why(REASON, INCIDENT)
 OWNER = "a1b2c3"
 RG_1 = GroupName("rg_1")
 SOON_S = 5.0
@@ -88,7 +89,7 @@ class Conformance:
     """Inherit it, and bring a fixture `world`."""
 
     def cordon(self, world: World, host: str = NODE, reason: str = REASON) -> Outcome:
-        outcome = world.scheduler.cordon(Host(host), reason, INCIDENT, SOON_S)
+        outcome = world.scheduler.cordon(Host(host), Why(reason, INCIDENT), SOON_S)
         assert is_one_line(outcome)
         return outcome
 
@@ -98,7 +99,7 @@ class Conformance:
         return outcome
 
     def remove(self, world: World, *places: Place, group: GroupName = RG_1) -> Outcome:
-        outcome = world.scheduler.remove(group, places, REASON, INCIDENT, SOON_S)
+        outcome = world.scheduler.remove(group, places, WHY, SOON_S)
         assert is_one_line(outcome)
         return outcome
 
@@ -179,7 +180,7 @@ class Conformance:
 
     def test_the_cordon_of_another_monitor_is_not_ours(self, world):
         other = world.other_owner()
-        assert other.cordon(NODE, REASON, INCIDENT, SOON_S).done
+        assert other.cordon(NODE, WHY, SOON_S).done
         assert list(world.scheduler.cordoned(SOON_S)) == []
         assert self.uncordon(world).done
         assert not world.admits(NODE)
@@ -196,7 +197,7 @@ class Conformance:
         assert self.said(world) == []
         self.cordon(world)
         assert self.said(world) == []
-        world.other_owner().cordon(OTHER, REASON, INCIDENT, SOON_S)
+        world.other_owner().cordon(OTHER, WHY, SOON_S)
         assert self.said(world) == []
         for host in (NODE, OTHER):
             world.scheduler.uncordon(host, "released", SOON_S)
@@ -297,9 +298,9 @@ class Conformance:
         began = time.monotonic()
         scheduler = world.scheduler
         outcomes = (
-            scheduler.cordon(NODE, REASON, INCIDENT, SHORT_S),
+            scheduler.cordon(NODE, WHY, SHORT_S),
             scheduler.uncordon(NODE, "released", SHORT_S),
-            scheduler.remove(RG_1, [place], REASON, INCIDENT, SHORT_S),
+            scheduler.remove(RG_1, [place], WHY, SHORT_S),
         )
         assert scheduler.cordoned(SHORT_S) is None
         assert any(not check.ok for check in scheduler.checks(SHORT_S))

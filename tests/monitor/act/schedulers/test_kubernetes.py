@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -22,9 +23,9 @@ from tests.monitor.act.schedulers.conformance import (
     INCIDENT,
     NODE,
     OTHER,
-    REASON,
     RG_1,
     SOON_S,
+    WHY,
     Conformance,
     place_of,
 )
@@ -41,7 +42,7 @@ class TestConformance(Conformance):
 
 
 def cordon(world, host=NODE):
-    return world.scheduler.cordon(host, REASON, INCIDENT, SOON_S)
+    return world.scheduler.cordon(host, WHY, SOON_S)
 
 
 def uncordon(world, host=NODE):
@@ -49,7 +50,7 @@ def uncordon(world, host=NODE):
 
 
 def remove(world, *places, group=RG_1, timeout_s=SOON_S, scheduler=None):
-    return (scheduler or world.scheduler).remove(group, places, REASON, INCIDENT, timeout_s)
+    return (scheduler or world.scheduler).remove(group, places, WHY, timeout_s)
 
 
 def without(place, label):
@@ -192,11 +193,11 @@ def conditions(world, host=NODE):
 
 
 def test_primus_safe_is_told_by_a_condition_and_others_conditions_stay(kube_world, primus):
-    assert primus.cordon(NODE, REASON, INCIDENT, SOON_S).done
+    assert primus.cordon(NODE, WHY, SOON_S).done
     assert conditions(kube_world) == {"Ready": "True", "primus-safe.901": "True"}
     made = kube_world.kube.nodes[NODE]["status"]["conditions"][-1]
     assert made["message"].startswith(f"lightkeeper[a1b2c3]: incident {INCIDENT}: rg_1.0 stands")
-    assert primus.cordon(NODE, REASON, INCIDENT, SOON_S).done
+    assert primus.cordon(NODE, WHY, SOON_S).done
     patches = [
         request for request in kube_world.kube.requests if request.resource == "nodes/status"
     ]
@@ -334,7 +335,7 @@ def away(kube_world):
 
 def end(world, place, away, timeout_s=SOON_S, scheduler=None):
     scheduler = scheduler or world.scheduler
-    return scheduler.remove(RG_1, [place], REASON, INCIDENT, timeout_s, lost=away.lost)
+    return scheduler.remove(RG_1, [place], replace(WHY, lost=away.lost), timeout_s)
 
 
 def graces(world):
@@ -535,7 +536,7 @@ def test_without_a_cluster_the_message_is_one_line(monkeypatch, tmp_path):
 
 def test_a_server_that_is_not_there_makes_an_outcome(kube_world):
     kube_world.url = "http://127.0.0.1:1"
-    said = kube_world.made().cordon(Host(NODE), REASON, INCIDENT, 0.5)
+    said = kube_world.made().cordon(Host(NODE), WHY, 0.5)
     assert not said.done
     assert "refused" in said.detail
     assert "not installed" not in said.detail

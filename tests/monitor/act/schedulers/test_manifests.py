@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import yaml
 
 from lightkeeper.monitor.act.schedulers.base import Lost
 from lightkeeper.monitor.act.schedulers.kubernetes import KubeOptions
-from tests.monitor.act.schedulers.conformance import INCIDENT, NODE, OWNER, REASON, RG_1, SOON_S
+from tests.monitor.act.schedulers.conformance import NODE, OWNER, RG_1, SOON_S, WHY
 from tests.monitor.act.schedulers.kube_world import NAMESPACE
 
 pytestmark = pytest.mark.integration  # a server on loopback
@@ -59,10 +60,10 @@ def exercise(world, scheduler):
     del nameless.labels["pod"]
     assert list(scheduler.testimonies({NODE}, SOON_S)) == []
     outcomes = [
-        scheduler.cordon(NODE, REASON, INCIDENT, SOON_S),
+        scheduler.cordon(NODE, WHY, SOON_S),
         scheduler.uncordon(NODE, "released", SOON_S),
-        scheduler.remove(RG_1, [place], REASON, INCIDENT, SOON_S),
-        scheduler.remove("rg_2", [nameless], REASON, INCIDENT, SOON_S),
+        scheduler.remove(RG_1, [place], WHY, SOON_S),
+        scheduler.remove("rg_2", [nameless], WHY, SOON_S),
     ]
     world.kube.lingering = True
     gone = world.start("rg_3.0", NODE)
@@ -70,7 +71,7 @@ def exercise(world, scheduler):
     world.kube.set_ready(NODE, "Unknown")
     assert [said.code for _, said in scheduler.ends([gone], SOON_S)] == ["node-lost"]
     fence = Lost(lambda: True, lambda host: None)
-    outcomes += [scheduler.remove("rg_3", [gone], REASON, INCIDENT, SOON_S, lost=fence)]
+    outcomes += [scheduler.remove("rg_3", [gone], replace(WHY, lost=fence), SOON_S)]
     assert all(outcome.done for outcome in outcomes), outcomes
     assert scheduler.cordoned(SOON_S) is not None
     kinds = {"create"}
@@ -93,7 +94,7 @@ def test_the_manifests_grant_what_is_asked_for_and_nothing_more(kube_world, file
 def test_without_that_rule_it_is_said_and_the_cordon_stands(kube_world):
     under(kube_world.kube, granted(RBAC))
     primus = kube_world.made(options=KubeOptions(primus_safe="901"))
-    said = primus.cordon(NODE, REASON, INCIDENT, SOON_S)
+    said = primus.cordon(NODE, WHY, SOON_S)
     assert not said.done
     assert "nodes/status is forbidden" in said.detail
     assert not kube_world.admits(NODE)

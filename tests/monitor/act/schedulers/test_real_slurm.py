@@ -14,7 +14,7 @@ import pytest
 from lightkeeper.monitor.act.schedulers.slurm import Removal, Slurm
 from lightkeeper.monitor.model.names import GroupName, Host
 from tests.monitor.act.schedulers import real_slurm
-from tests.monitor.act.schedulers.conformance import INCIDENT, OWNER, REASON, place_of
+from tests.monitor.act.schedulers.conformance import INCIDENT, OWNER, WHY, place_of
 from tests.waiting import wait_for
 
 pytestmark = [
@@ -59,7 +59,7 @@ def test_everything_that_is_needed_is_there(slurm):
 
 def test_a_drained_node_says_why_and_takes_no_new_job_until_it_is_undrained(cluster, slurm):
     held = running(cluster, cluster.submit("sleep 60", "-w", NODE))
-    assert slurm.cordon(NODE, REASON, INCIDENT, IN_TIME_S).done
+    assert slurm.cordon(NODE, WHY, IN_TIME_S).done
     assert "DRAIN" in cluster.state(NODE)
     assert cluster.reason(NODE).startswith(
         f"lightkeeper[{OWNER}]: incident {INCIDENT}: rg_1.0 stands still in data; 3 others wait ["
@@ -70,9 +70,7 @@ def test_a_drained_node_says_why_and_takes_no_new_job_until_it_is_undrained(clus
     assert cluster.job_state(pending) == "PENDING"
     assert cluster.job_state(held) == "RUNNING"
     assert slurm.cordoned(IN_TIME_S) == (NODE,)
-    assert slurm.cordon(NODE, REASON, INCIDENT, IN_TIME_S).detail.startswith(
-        "node1 is drained already"
-    )
+    assert slurm.cordon(NODE, WHY, IN_TIME_S).detail.startswith("node1 is drained already")
     assert slurm.uncordon(NODE, "released", IN_TIME_S).done
     assert slurm.cordoned(IN_TIME_S) == ()
     assert cluster.reason(NODE) == ""
@@ -82,7 +80,7 @@ def test_a_drained_node_says_why_and_takes_no_new_job_until_it_is_undrained(clus
 def test_what_an_administrator_drained_is_left_as_it_is(cluster, slurm):
     cluster.ask("scontrol", "update", f"NodeName={NODE}", "State=DRAIN", "Reason=bad DIMM [7]")
     before = cluster.reason(NODE)
-    outcome = slurm.cordon(NODE, REASON, INCIDENT, IN_TIME_S)
+    outcome = slurm.cordon(NODE, WHY, IN_TIME_S)
     assert (outcome.done, outcome.ours) == (True, False)
     assert outcome.detail == "node1 is drained by root: bad DIMM [7]; left as it is"
     assert slurm.uncordon(NODE, "released", IN_TIME_S).done
@@ -104,11 +102,11 @@ def test_one_step_is_cancelled_and_the_other_groups_step_of_the_job_goes_on(clus
         place_of(f"rg_{n}.0", NODE, {"slurm_job_id": job, "slurm_step_id": str(n)})
         for n in range(2)
     ]
-    outcome = slurm.remove(GroupName("rg_0"), places[:1], REASON, INCIDENT, IN_TIME_S)
+    outcome = slurm.remove(GroupName("rg_0"), places[:1], WHY, IN_TIME_S)
     assert outcome.done, outcome.detail
     assert f"{job}.0" not in cluster.steps(job)
     assert f"{job}.1" in cluster.steps(job)
-    again = slurm.remove(GroupName("rg_0"), places[:1], REASON, INCIDENT, IN_TIME_S)
+    again = slurm.remove(GroupName("rg_0"), places[:1], WHY, IN_TIME_S)
     assert again.detail == f"step {job}.0 is gone"
 
 
@@ -119,7 +117,7 @@ def test_one_task_of_an_array_is_ended_even_if_it_bears_the_arrays_number(cluste
     text = cluster.ask("scontrol", "show", "job", f"{array}_2")
     assert f"JobId={array} " in text  # the last task bears the array's own number
     places.append(place_of("rg_2.0", NODE, {"slurm_job_id": array}))
-    outcome = slurm.remove(GroupName("rg_2"), places, REASON, INCIDENT, IN_TIME_S)
+    outcome = slurm.remove(GroupName("rg_2"), places, WHY, IN_TIME_S)
     assert outcome.done, outcome.detail
     assert cluster.job_state(f"{array}_1") == "RUNNING"
     assert cluster.job_state(f"{array}_2") != "RUNNING"
@@ -129,11 +127,11 @@ def test_a_requeued_job_is_pending_again_and_its_next_run_is_not_hit(cluster, sl
     job = running(cluster, cluster.submit("sleep 60", "--requeue"))
     places.append(place_of("rg_0.0", NODE, {"slurm_job_id": job}))
     requeuing = Slurm(lambda: places, lambda: OWNER, removal=Removal.REQUEUE)
-    outcome = requeuing.remove(GroupName("rg_0"), places, REASON, INCIDENT, IN_TIME_S)
+    outcome = requeuing.remove(GroupName("rg_0"), places, WHY, IN_TIME_S)
     assert outcome.done, outcome.detail
     assert cluster.job_state(job) == "PENDING"
     assert f"Restarts={1} " in cluster.ask("scontrol", "show", "job", job)
-    again = requeuing.remove(GroupName("rg_0"), places, REASON, INCIDENT, IN_TIME_S)
+    again = requeuing.remove(GroupName("rg_0"), places, WHY, IN_TIME_S)
     assert again.detail == f"job {job} is gone"
 
 
@@ -155,5 +153,5 @@ def test_a_rank_under_srun_tells_its_step_and_one_in_the_batch_script_none(clust
 
 
 def test_a_node_that_slurm_does_not_know_is_refused(slurm):
-    outcome = slurm.cordon(Host("elsewhere"), REASON, INCIDENT, IN_TIME_S)
+    outcome = slurm.cordon(Host("elsewhere"), WHY, IN_TIME_S)
     assert outcome.detail == "elsewhere not cordoned: Node elsewhere not found"

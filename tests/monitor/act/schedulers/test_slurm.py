@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -13,9 +14,9 @@ from lightkeeper.monitor.model.names import GroupName
 from tests.monitor.act.schedulers.conformance import (
     INCIDENT,
     NODE,
-    REASON,
     RG_1,
     SOON_S,
+    WHY,
     Conformance,
     place_of,
 )
@@ -34,11 +35,11 @@ def world():
 
 
 def remove(world, *places, group=RG_1, timeout_s=SOON_S):
-    return world.scheduler.remove(group, places, REASON, INCIDENT, timeout_s)
+    return world.scheduler.remove(group, places, WHY, timeout_s)
 
 
 def test_the_reason_names_us_the_incident_and_why(world):
-    world.scheduler.cordon(NODE, REASON, INCIDENT, SOON_S)
+    world.scheduler.cordon(NODE, WHY, SOON_S)
     assert world.slurm.nodes[NODE].reason == (
         f"lightkeeper[a1b2c3]: incident {INCIDENT}: rg_1.0 stands still in data; 3 others wait"
     )
@@ -47,7 +48,7 @@ def test_the_reason_names_us_the_incident_and_why(world):
 def test_a_node_that_slurm_lost_is_drained_so_that_it_does_not_come_back_by_itself(world):
     node = world.slurm.nodes[NODE]
     node.states, node.reason, node.who = {"DOWN*"}, "Not responding", "slurm"
-    outcome = world.scheduler.cordon(NODE, REASON, INCIDENT, SOON_S)
+    outcome = world.scheduler.cordon(NODE, WHY, SOON_S)
     assert outcome.done
     assert outcome.ours
     assert "DRAIN" in node.states
@@ -58,7 +59,7 @@ def test_a_node_that_slurm_lost_is_drained_so_that_it_does_not_come_back_by_itse
 def test_a_node_that_an_administrator_set_down_keeps_his_reason(world):
     node = world.slurm.nodes[NODE]
     node.states, node.reason, node.who = {"DOWN"}, "burnt", "alice"
-    outcome = world.scheduler.cordon(NODE, REASON, INCIDENT, SOON_S)
+    outcome = world.scheduler.cordon(NODE, WHY, SOON_S)
     assert outcome.done
     assert not outcome.ours
     assert outcome.detail == "node1 is down by alice: burnt; left as it is"
@@ -67,7 +68,7 @@ def test_a_node_that_an_administrator_set_down_keeps_his_reason(world):
 
 def test_who_may_not_drain_is_told_so(world):
     world.slurm.powerless = True
-    outcome = world.scheduler.cordon(NODE, REASON, INCIDENT, SOON_S)
+    outcome = world.scheduler.cordon(NODE, WHY, SOON_S)
     assert outcome.detail == "node1 not cordoned: slurm_update error: Invalid user id"
     failed = [check for check in world.scheduler.checks(SOON_S) if not check.ok]
     assert [check.what for check in failed] == ["nodes may be drained"]
@@ -185,7 +186,7 @@ def test_a_command_that_does_not_end_is_killed():
 
 def end(world, place, down, timeout_s=SOON_S):
     lost = Lost(lambda: False, down.append)
-    return world.scheduler.remove(RG_1, [place], REASON, INCIDENT, timeout_s, lost=lost)
+    return world.scheduler.remove(RG_1, [place], replace(WHY, lost=lost), timeout_s)
 
 
 def test_a_job_of_a_lost_group_is_requeued_for_it_shall_come_back(world):

@@ -13,9 +13,9 @@ from lightkeeper.monitor.act.schedulers.webhook import sign_request
 from tests.monitor.act.schedulers.conformance import (
     INCIDENT,
     NODE,
-    REASON,
     RG_1,
     SOON_S,
+    WHY,
     Conformance,
 )
 from tests.monitor.act.schedulers.receiver import SECRET, Receiver, WebhookWorld, served, verify
@@ -43,7 +43,7 @@ class TestConformance(Conformance):
 
 
 def test_a_request_says_what_why_and_for_whom(world):
-    world.scheduler.cordon(NODE, REASON, INCIDENT, SOON_S)
+    world.scheduler.cordon(NODE, WHY, SOON_S)
     ((body, headers),) = world.receiver.requests
     key = body.pop("idempotency_key")
     assert body == {
@@ -56,14 +56,14 @@ def test_a_request_says_what_why_and_for_whom(world):
 
 def test_a_removal_names_rank_host_and_labels_of_every_place(world):
     place = world.start("rg_1.0", NODE)
-    world.scheduler.remove(RG_1, [place], REASON, INCIDENT, SOON_S)
+    world.scheduler.remove(RG_1, [place], WHY, SOON_S)
     (body, _) = world.receiver.requests[-1]
     assert body["places"] == [{"rank": "rg_1.0", "host": "node1", "labels": {"task": "t-0"}}]
 
 
 def test_a_retry_has_the_same_key_and_a_new_signature_and_happens_once(world):
     world.receiver.answers = [(500, {}, b""), (429, {"Retry-After": "1"}, b"")]
-    assert world.scheduler.cordon(NODE, REASON, INCIDENT, SOON_S).done
+    assert world.scheduler.cordon(NODE, WHY, SOON_S).done
     assert len({headers["Idempotency-Key"] for _, headers in world.receiver.requests}) == 1
     assert len(world.receiver.requests) == 3
 
@@ -71,9 +71,9 @@ def test_a_retry_has_the_same_key_and_a_new_signature_and_happens_once(world):
 def test_the_same_removal_of_the_same_incident_has_the_same_key_and_all_else_another(world):
     first, second = world.start("rg_1.0", NODE), world.start("rg_1.0", NODE)
     for place in (first, first, second):
-        world.scheduler.remove(RG_1, [place], REASON, INCIDENT, SOON_S)
+        world.scheduler.remove(RG_1, [place], WHY, SOON_S)
     for _ in range(2):  # an uncordon may lie between
-        world.scheduler.cordon(NODE, REASON, INCIDENT, SOON_S)
+        world.scheduler.cordon(NODE, WHY, SOON_S)
     keys = [headers["Idempotency-Key"] for _, headers in world.receiver.requests]
     assert keys[0] == keys[1]
     assert len(set(keys)) == 4
@@ -96,7 +96,7 @@ def test_the_same_removal_of_the_same_incident_has_the_same_key_and_all_else_ano
 )  # fmt: skip
 def test_answers(world, answer, done, said):
     world.receiver.answers = [answer]
-    outcome = world.scheduler.cordon(NODE, REASON, INCIDENT, SOON_S)
+    outcome = world.scheduler.cordon(NODE, WHY, SOON_S)
     assert (outcome.done, outcome.detail) == (done, said)
     assert len(world.receiver.requests) == 1
 
@@ -109,9 +109,9 @@ def test_a_receiver_that_keeps_no_list_is_taken_at_its_word(world):
 def test_neither_secret_nor_path_is_in_a_log_or_an_outcome(world, caplog):
     caplog.set_level(logging.DEBUG)
     world.receiver.answers = [(500, {}, b"")] * 100
-    said = world.scheduler.cordon(NODE, REASON, INCIDENT, 0.3).detail
+    said = world.scheduler.cordon(NODE, WHY, 0.3).detail
     world.receiver.hanging = True
-    said += world.scheduler.cordon(NODE, REASON, INCIDENT, 0.2).detail
+    said += world.scheduler.cordon(NODE, WHY, 0.2).detail
     said += "".join(check.said + check.what for check in world.scheduler.checks(0.2))
     said += repr(world.scheduler) + caplog.text
     assert SECRET.decode() not in said

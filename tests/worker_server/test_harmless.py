@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from lightkeeper.worker_server.rank.warn_once import warn
+from lightkeeper.worker_server.harmless import warn
 from tests.worker_server.ranks import run_python
 
 
@@ -18,7 +18,7 @@ def test_it_is_a_warning(recwarn):
 
 
 def test_it_is_one_line_without_source_and_is_ignored_by_name():
-    code = "from lightkeeper.worker_server.rank.warn_once import warn; warn('lost')"
+    code = "from lightkeeper.worker_server.harmless import warn; warn('lost')"
     said = {
         flags: run_python(*flags, "-c", code).stderr
         for flags in ((), ("-W", "ignore:::lightkeeper"))
