@@ -40,7 +40,7 @@ def _judge(history: History, group: GroupName, tracks: list[RankTrack]) -> Itera
     missing = gone and _has_work(tracks, said) and away_s >= _ABSENT_S
     if not missing or _beats(history, tracks):
         return
-    others = [t for t in history.present() if t.group != group]
+    others = [t for t in history.present() if t.group != group and not is_gone(t)]
     commits = (t.last_commit_s for t in others if t.last_commit_s is not None)
     if max(commits, default=0.0) < left_s + _ABSENT_S / 2:
         return  # the job stands, or is over

@@ -13,7 +13,8 @@ since a rank of another group died, and that shows no reason of its own for its 
 it is a victim, and the first death is blamed, even once all are gone.
 
 A job in which all ranks end at about the same time is reported without an accusation if they ended
-alike, by an error; it is over, and nothing is reported, if all are done or were asked to end.
+alike, by an error; it is over, and nothing is reported, if all are done or were asked to end. So is
+what was left of a job after deaths that came before.
 
 A WorkerServer that cannot be reached is no dead rank: the server itself may be gone. A process is
 dead when its WorkerServer says so. Hosts count as lost only when every WorkerServer there is silent
@@ -27,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, takewhile
 from operator import attrgetter
 from typing import Final
 
@@ -107,8 +108,11 @@ def dead(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     yield from early
     follows = _followers(history, lost)
     explained = {*follows, *(group for verdict in early for group in verdict.groups)}
+    rest = _ended_last(history)
     for group, gone in lost.items():
-        if group in explained or _still_hangs(history, graph, gone):
+        if group in explained or all(track.rank in rest for track in gone):
+            continue
+        if _still_hangs(history, graph, gone):
             continue
         hang = _ended_hang(history, graph, group, gone)
         yield _as_told(history, hang or _verdict(history, graph, group, gone, follows))
@@ -121,7 +125,10 @@ def over(history: History) -> frozenset[RankName]:
     """Ranks that ended without a fault: work done, or the whole job was asked to end."""
     gone = [track for track in history.present() if is_gone(track)]
     asked = bool(gone) and _over_together(history) and not [*_alike(history)]
-    return frozenset(t.rank for t in gone if finished(t) or (asked and end_of(t) is End.ASKED))
+    last = {track.rank for track in gone} if asked else _ended_last(history)
+    return frozenset(
+        t.rank for t in gone if finished(t) or (t.rank in last and end_of(t) is End.ASKED)
+    )
 
 
 # -- the whole job -----------------------------------------------------------------------------
@@ -140,6 +147,17 @@ def _over_together(history: History) -> bool:
         return not ends & _BY_ITSELF
     silent = all(_without_a_word(track) for track in tracks)
     return silent or _one_error(tracks) or ends == {End.KILLED}
+
+
+def _ended_last(history: History) -> frozenset[RankName]:
+    """Ranks that were asked to end, all at about the same time, when nobody else was left."""
+    tracks = [track for track in history.present() if track.report is not None]
+    if not tracks or not all(map(is_gone, tracks)):
+        return frozenset()
+    tracks.sort(key=attrgetter("death_s"), reverse=True)
+    first_s = tracks[0].death_s - history.config.job_end_s
+    asked = takewhile(lambda t: t.death_s >= first_s and end_of(t) in (End.DONE, End.ASKED), tracks)
+    return frozenset(track.rank for track in asked)
 
 
 def _interrupted(track: RankTrack) -> bool:

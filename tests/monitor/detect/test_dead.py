@@ -275,6 +275,26 @@ def test_who_died_by_itself_is_named_though_its_launcher_ends_the_others(first, 
     }
 
 
+@pytest.mark.parametrize("asks", ["SIGTERM", "SIGINT"])
+def test_who_ends_what_is_left_of_a_job_after_a_death_accuses_nobody_else(asks) -> None:
+    """One group died, the others trained on, and a person ended them."""
+    left = [at(60, ended_by(f"rg_{group}.{n}", asks)) for group in (0, 2) for n in range(2)]
+    died = [at(20, raises("rg_1.0", "ValueError: bad batch")), at(20.5, crash("rg_1.1"))]
+    drive = Drive(SimFleet(3, 2, [*died, *left])).run(90)
+    [incident] = drive.seen.values()
+    assert incident.culprits == ("rg_1.0",)
+    assert {drive.last.rank_health[f"rg_{g}.{n}"] for g in (0, 2) for n in range(2)} == {
+        RankHealth.ENDED
+    }
+
+
+def test_a_group_that_got_sigterm_before_another_crashed_is_not_what_was_left() -> None:
+    script = [at(60, ended_by(f"rg_0.{n}", "SIGTERM")) for n in range(2)]
+    script += [at(62, crash(f"rg_1.{n}")) for n in range(2)]
+    drive = Drive(SimFleet(2, 2, script)).run(90)
+    assert {rank for seen in drive.seen.values() for rank in seen.candidates} >= {"rg_0.0"}
+
+
 def test_one_rank_that_gets_ctrl_c_while_its_group_stands_is_dead() -> None:
     drive = Drive(SimFleet(2, 2, [at(20, ended_by("rg_1.1", "SIGINT"))])).run(45)
     assert drive.incident("dead").candidates == ("rg_1.1",)
