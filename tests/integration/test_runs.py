@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests import sidecars
 from tests.monitor.lighthouses import installations, lighthouse_process
 from tests.monitor.process import Monitor, environment
 from tests.nursery import nursery
@@ -85,6 +86,7 @@ class Launch:
                 environment(**{
                     "RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
                     "MASTER_PORT": master, "LIGHTKEEPER_MONITOR": day.monitor.url, **day.own,
+                    **sidecars.forked(),
                     **(day.host(rank % hosts) if hosts > 1 else {}), **more,
                 }),
                 err=self._said,
