@@ -215,6 +215,7 @@ def _live(order: dict[str, Any], streams: Sequence[int]) -> None:
     time.tzset()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115 - seeks no more
     os.closerange(len(streams), os.sysconf("SC_OPEN_MAX"))  # what is the nursery's
     sys.orig_argv, sys.argv = [sys.executable, *words], words
     if SIDECARS in os.environ and "stays" not in order:
