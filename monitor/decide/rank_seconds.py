@@ -32,8 +32,6 @@ Ranks that report no steps are left out.
 *Incident*: a second lost to the kind of an incident is lost to that incident, and `recovering` to
 the one that ended the group's processes. The sum is what an incident cost, at least: what nobody
 watched, and a straggler's seconds before it was suspected, are missing.
-
-Belongs here: this rule. Not here: forecasts (`goodput`).
 """
 
 from __future__ import annotations
@@ -248,8 +246,8 @@ class RankSeconds:
         """Group of which a fault or an eviction ended a process -> when, and which."""
         self._back: dict[GroupName, float] = {}
         """Group in `Situation.fell` -> when it last trained without an incident or eviction."""
-        self._untold: deque[tuple[float, float]] = deque()
-        """Lost without a cause so far: when, and how many rank-seconds."""
+        self._untold: dict[float, float] = {}
+        """Lost without a cause so far: when -> how many rank-seconds."""
         self._now_s = 0.0
         self._paces: list[float] = []
         """Seconds a commit, of the ranks that committed in this tick."""
@@ -423,24 +421,17 @@ class RankSeconds:
         if seconds <= 0:
             return
         if cause is None:
-            before_s = 0.0
-            if self._untold and self._untold[-1][0] == self._now_s:
-                before_s = self._untold.pop()[1]
-            self._untold.append((self._now_s, before_s + seconds))
+            self._untold[self._now_s] = self._untold.get(self._now_s, 0.0) + seconds
         else:
             self._lost_s[cause.name] = self._lost_s.get(cause.name, 0.0) + seconds
             if cause.incident is not None:
-                before_s = self.lost_to.get(cause.incident, 0.0)
-                self.lost_to[cause.incident] = before_s + seconds
+                self.lost_to[cause.incident] = self.lost_to.get(cause.incident, 0.0) + seconds
 
     def _explain(self, stands: Situation) -> None:
         """Book waiting seconds on an incident that began before; after a minute, on none."""
-        waiting, self._untold = self._untold, deque()
-        for at_s, seconds in waiting:
+        for at_s in [*self._untold]:
             cause = stands.explains(at_s)
             if cause is None and self._now_s - at_s >= _PATIENCE_S:
                 cause = Cause(UNEXPLAINED)
-            if cause is None:
-                self._untold.append((at_s, seconds))
-            else:
-                self._lose(seconds, cause)
+            if cause is not None:
+                self._lose(self._untold.pop(at_s), cause)

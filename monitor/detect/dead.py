@@ -12,9 +12,9 @@ inside an all-reduce, and TorchFT's timeouts end ranks that wait. So a group tha
 since a rank of another group died, and that shows no reason of its own for its end, died of that:
 it is a victim, and the first death is blamed, even once all are gone.
 
-A job in which all ranks end at about the same time is reported without an accusation if they ended
-alike, by an error; it is over, and nothing is reported, if all are done or were asked to end. So is
-what was left of a job after deaths that came before.
+A job whose ranks all end at about the same time is reported without an accusation if they ended
+alike, by an error. If all are done or were asked to end it is over, and nothing is reported; so is
+what is left of a job after earlier deaths.
 
 A WorkerServer that cannot be reached is no dead rank: the server itself may be gone. A process is
 dead when its WorkerServer says so. Hosts count as lost only when every WorkerServer there is silent
@@ -26,7 +26,7 @@ enough, and they stand for the heartbeat of a host without a Manager.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, takewhile
 from operator import attrgetter
@@ -92,10 +92,11 @@ _NOT_ITS_OWN: Final = frozenset({End.PEERS, End.ASKED})
 
 def dead(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     """Replica groups that lost a process: one verdict each."""
+    faultless = over(history)
     lost = {
         group: gone
         for group, members in history.groups().items()
-        if (gone := [t for t in members if _lost_for_good(t, members)])
+        if (gone := _lost_for_good(members, faultless))
     }
     early = [
         verdict
@@ -108,11 +109,8 @@ def dead(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     yield from early
     follows = _followers(history, lost)
     explained = {*follows, *(group for verdict in early for group in verdict.groups)}
-    rest = _ended_last(history)
     for group, gone in lost.items():
-        if group in explained or all(track.rank in rest for track in gone):
-            continue
-        if _still_hangs(history, graph, gone):
+        if group in explained or _still_hangs(history, graph, gone):
             continue
         hang = _ended_hang(history, graph, group, gone)
         yield _as_told(history, hang or _verdict(history, graph, group, gone, follows))
@@ -685,17 +683,16 @@ def _died(history: History, tracks: list[RankTrack], first_s: float) -> str:
     return f"{sentence},{phase} how is not known"
 
 
-def _lost_for_good(track: RankTrack, members: Iterable[RankTrack]) -> bool:
-    """True if it died and its group has not restarted since: no successor is on the way."""
-    died_s = track.died_s
-    return (
-        is_gone(track)
+def _lost_for_good(members: Sequence[RankTrack], faultless: Container[RankName]) -> list[RankTrack]:
+    """Ranks of a group that died and have no successor; none, if nobody's end was a fault."""
+    gone = [
+        track
+        for track in members
+        if is_gone(track)
         and not finished(track)
-        and died_s is not None
-        and not any(
-            other.predecessor is not None and other.first_seen_s > died_s for other in members
-        )
-    )
+        and not any(t.predecessor is not None and t.first_seen_s > track.death_s for t in members)
+    ]
+    return [] if all(track.rank in faultless for track in gone) else gone
 
 
 def _waited_for_another(track: RankTrack, gone: list[RankTrack]) -> bool:
