@@ -430,8 +430,7 @@ class RankSeconds:
     def _explain(self, stands: Situation) -> None:
         """Book waiting seconds on an incident that began before; after a minute, on none."""
         for at_s in [*self._untold]:
-            cause = stands.explains(at_s)
-            if cause is None and self._now_s - at_s >= _PATIENCE_S:
-                cause = Cause(UNEXPLAINED)
+            late = self._now_s - at_s >= _PATIENCE_S
+            cause = stands.explains(at_s) or (Cause(UNEXPLAINED) if late else None)
             if cause is not None:
                 self._lose(self._untold.pop(at_s), cause)
