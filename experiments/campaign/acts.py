@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from lightkeeper.trainer.injector import call_instead
+from lightkeeper.trainer.model import Batches
 
 # -- ends ---------------------------------------------------------------------------------------
 
@@ -106,14 +107,13 @@ def slow_data(rank: Any, fault: Any) -> None:
 
 
 class _SlowBatches:
-    def __init__(self, batches: Any, pace: Any, factor: float) -> None:
+    def __init__(self, batches: Batches, pace: Any, factor: float) -> None:
         self.draw_unseen = batches.draw_unseen
         self._batches, self._pace, self._factor = batches, pace, factor
 
-    def draw(self, step: int, micro: int) -> Any:
-        if micro == 0:
-            time.sleep(self._pace.usual_s() * (self._factor - 1.0))
-        return self._batches.draw(step, micro)
+    def draw(self, step: int) -> tuple[Any, Any]:
+        time.sleep(self._pace.usual_s() * (self._factor - 1.0))
+        return self._batches.draw(step)
 
 
 _FAIR_BYTES_PER_S: Final = 8_000_000.0

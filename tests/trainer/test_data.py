@@ -1,6 +1,9 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from experiments.campaign.acts import slow_data
 from lightkeeper.trainer import model, options
 
 pytestmark = pytest.mark.integration  # torch
@@ -60,3 +63,10 @@ def test_a_group_is_numbered_by_its_trailing_digits_as_torchft_does():
     assert model.group_index("rg_1") == 1
     assert model.group_index("rack7-12") == 12
     assert model.group_index("blue") == model.group_index("blue") != model.group_index("red")
+
+
+def test_a_slow_loader_of_the_campaign_gives_the_same_batches():
+    rank = SimpleNamespace(batches=batches(), pace=SimpleNamespace(usual_s=lambda: 0.001))
+    slow_data(rank, SimpleNamespace(factor=2.0))
+    for at in ("draw", "draw_unseen"):
+        assert torch.equal(getattr(rank.batches, at)(3)[0], getattr(batches(), at)(3)[0])
