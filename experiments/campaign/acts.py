@@ -154,9 +154,10 @@ def throttle(slowness: float) -> None:
 
 
 def dtype(rank: Any, _fault: Any) -> None:
-    """all_reduce of the same bytes as integers: gloo does not notice."""
-    call_instead(rank, "all_reduce", lambda squares, group: dist.all_reduce(
-        squares.view(torch.int32), group=group))  # fmt: skip
+    """Gradients summed as integers of the same bytes: gloo does not notice."""
+    call_instead(rank, "reduce_scatter_single", lambda output, input, op, **more:  # noqa: A006
+        dist.reduce_scatter_single(
+            output=output.view(torch.int32), input=input.view(torch.int32), **more))  # fmt: skip
 
 
 def root(rank: Any, _fault: Any) -> None:

@@ -255,29 +255,38 @@ class RankPasts:
     def __init__(self, job: Job, calls: Calls) -> None:
         self._job = job
         self._calls = calls
-        self._known: dict[int, Habit] = {}
+        self._known: dict[tuple[int, bool], Habit] = {}
         self._left = _LOOKS[0] + _LOOKS[1] * len(job)
 
-    def of(self, rows: Iterable[int]) -> Habit:
-        """How usual the calls in these rows are at their place; UNKNOWN if the rows differ."""
-        habits = {self._one(row) for row in islice(rows, _WITNESSES)} - {Habit.UNKNOWN}
+    def of(self, rows: Iterable[int], *, recent: bool = False) -> Habit:
+        """How usual the calls in these rows are at their place; UNKNOWN if the rows differ.
+        `recent`: by the calls that the ring still has alone, with root, reduce op and site.
+        """
+        habits = {self._one(row, recent) for row in islice(rows, _WITNESSES)} - {Habit.UNKNOWN}
         return habits.pop() if len(habits) == 1 else Habit.UNKNOWN
 
-    def _one(self, row: int) -> Habit:
+    def alike(self, rows: Iterable[int]) -> bool:
+        """True if the calls in these rows differ in root or reduce op at most."""
+        return len({int(self._calls.in_past[row]) for row in rows}) == 1
+
+    def _one(self, row: int, recent: bool) -> Habit:
         rank = int(self._job.columns["rank"][row])
         if self._job.ranks[rank].only_active:
             return Habit.UNKNOWN  # completed calls were left out: there is no past
-        if row not in self._known:
-            before = self._before(row) if self._left > 0 else []
+        if (row, recent) not in self._known:
+            before = self._before(row, recent) if self._left > 0 else []
             self._left -= len(before)
-            self._known[row] = habit(before) if before else Habit.UNKNOWN
-        return self._known[row]
+            self._known[row, recent] = habit(before) if before else Habit.UNKNOWN
+        return self._known[row, recent]
 
-    def _before(self, row: int) -> list[Hashable]:
+    def _before(self, row: int, recent: bool) -> list[Hashable]:
         """Calls of a row's rank up to and including the row, in any group, oldest first."""
-        columns, numbers = self._job.columns, self._calls.in_past
-        rank = columns["rank"]
+        columns, calls = self._job.columns, self._calls
+        rank, numbers = columns["rank"], calls.by_row if recent else calls.in_past
         begin = max(int(np.searchsorted(rank, rank[row])), row - _PAST)
+        if recent:
+            begin += int(np.flatnonzero(columns["site"][begin : row + 1] == NONE).max(initial=-1))
+            begin += 1
         rows = slice(begin, row + 1)
         group, site, peer = (columns[name][rows] for name in ("group", "site", "peer"))
         if self._job.ranks[int(rank[row])].backend is Backend.RING and (site == NONE).any():
@@ -416,6 +425,10 @@ def _right_first(sides: Iterable[_Side], size: int, pasts: RankPasts) -> tuple[l
     if 2 * len(ordered[0]) > size:
         return ordered, True
     usual = the_only([pasts.of(row for _, row in side) for side in ordered], Habit.USUAL)
+    if usual is None and pasts.alike(row for side in ordered for _, row in side):
+        # what only rings record differs, and the older part of the past lacks it
+        recent = [pasts.of((row for _, row in side), recent=True) for side in ordered]
+        usual = the_only(recent, Habit.USUAL)
     if usual is not None:
         ordered.insert(0, ordered.pop(usual))
     return ordered, usual is not None

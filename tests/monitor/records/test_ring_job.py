@@ -203,6 +203,27 @@ def test_what_all_tell_is_compared_whatever_some_have_forgotten() -> None:
     assert (other.kind, other.culprits, other.sequence) == (Fault.SILENT_MISMATCH, (3,), 4)
 
 
+def forgetful(rank, *, root=0, odd_step=10):
+    """Ten steps of a broadcast and an all_reduce in torch's record; the ring has the last four."""
+    ops = ["broadcast", "all_reduce"] * 10
+    torch = nccl(*(entry(n, n + 1, profiling_name=f"nccl:{op}") for n, op in enumerate(ops[:-1])),
+                 pg_config=config(**{"0": ("default_pg", range(2))}))  # fmt: skip
+    ring = [
+        call(n + 1, n + 1, op=op, torch_ids=[n], enter_age_s=20.0 - n, exit_age_s=19.5 - n,
+             **({"reduce_op": "SUM"} if n % 2 else {"root": root if n == 2 * odd_step - 2 else 0}))
+        for n, op in enumerate(ops[:-1])
+    ]  # fmt: skip
+    return answer(*ring[12:], rank=rank, torch=torch, dropped=12)
+
+
+def test_of_two_that_differ_in_the_root_the_one_that_never_had_it_is_wrong() -> None:
+    (finding,) = analyse(job(forgetful(0, root=1), forgetful(1))).findings
+    assert (finding.kind, finding.culprits, finding.sequence) == (Fault.MISMATCH, (0,), 19)
+    # what differs is the first call that both rings have: neither shows what is usual
+    (finding,) = analyse(job(forgetful(0, root=1, odd_step=7), forgetful(1))).findings
+    assert (finding.kind, finding.culprits, finding.sequence) == (Fault.MISMATCH, (), 13)
+
+
 def test_a_group_is_counted_by_torch_on_all_ranks_or_on_none() -> None:
     torch = gloo(entry(0, 1), entry(1, 2))
     records = job(
