@@ -177,7 +177,7 @@ def _words(view: View, seen: _Figures) -> Headline:
 
 def _decision(view: View, lead: Incident) -> str:
     """What is due about a pending incident: about an eviction only where there can be one."""
-    if view.alone or view.observe or not lead.groups or lead.candidates:
+    if view.snapshot.alone or view.observe or not lead.groups or lead.candidates:
         return "Verdict"
     return f"Decision on evicting {listed(lead.groups)}"
 

@@ -320,10 +320,6 @@ class View:
     """True if it has no token: ranks refuse to be evicted by it."""
 
     @property
-    def alone(self) -> bool:
-        return self.snapshot.alone
-
-    @property
     def job(self) -> str:
         """Its name, as the ranks report it; empty without ranks."""
         return next((seen.identity.job for seen in self.snapshot.observations), "")

@@ -218,7 +218,7 @@ def _lighthouse(of: Callable[[LighthouseView], float]) -> Fill:
 
 def _evicting(of: Callable[[View], Values]) -> Fill:
     """What is left out where there is no Lighthouse, and so no eviction."""
-    return lambda scene: None if scene.view.alone else of(scene.view)
+    return lambda scene: None if scene.view.snapshot.alone else of(scene.view)
 
 
 # Who holds the fleet back: how long each works and waits in a step, and by how much it differs.
@@ -458,7 +458,7 @@ def _offences(scene: ScrapeView) -> Values:
             ("quarantines", record.quarantines),
             ("failed_readmissions", record.failed_readmissions),
         )
-        if count or not (view.alone and signal == "evictions")
+        if count or not (view.snapshot.alone and signal == "evictions")
     }
 
 
@@ -520,7 +520,7 @@ _OF_INCIDENTS: Final[Metrics] = (
 
 def _detectors(scene: ScrapeView) -> Values:
     detectors = sorted(scene.view.result.detectors.items())
-    return [d for d in detectors if not (scene.view.alone and d[0] in OF_LIGHTHOUSE)]
+    return [d for d in detectors if not (scene.view.snapshot.alone and d[0] in OF_LIGHTHOUSE)]
 
 
 _OF_HEALTH: Final[Metrics] = (

@@ -69,7 +69,7 @@ def status_to_json(view: View, tick_age_s: float, not_ready: str = "") -> dict[s
         "quorum_id": lighthouse.quorum_id if isinstance(lighthouse, LighthouseView) else None,
         "groups": _counted([group.shown for group in view.groups]),
         "ranks": _counted(ranks),
-        "watch_only": view.alone,
+        "watch_only": view.snapshot.alone,
         "worst_groups": [asdict(group) for group in worst],
     }
 
@@ -198,7 +198,7 @@ def _mode(view: View) -> tuple[str, str]:
         return "standby", who if standing.problem is None else standing.sentence()
     if pause is not None:
         return "paused", pause_line(asdict(pause))
-    if view.alone:
+    if view.snapshot.alone:
         lacks = "no Lighthouse and no token are" if view.tokenless else "no Lighthouse is"
         return "watching", f"watch-only: {lacks} configured"
     if view.observe:
@@ -208,7 +208,7 @@ def _mode(view: View) -> tuple[str, str]:
 
 
 def _done(view: View, evicted: Sequence[IncidentReport]) -> Iterator[str]:
-    if not evicted and not view.alone:
+    if not evicted and not view.snapshot.alone:
         yield "no eviction in the last hour"
     for report in evicted[:_SHOWN]:
         account, incident = report.account, report.incident
@@ -242,7 +242,7 @@ def trust_answer(view: View, tick_age_s: float, not_ready: str = "") -> Answer:
 def _doubts(view: View) -> Iterator[str]:
     health, lighthouse, seen = view.result.health, view.snapshot.lighthouse, view.snapshot
     yield from health.conditions.values()
-    if health.hold and not view.alone:
+    if health.hold and not view.snapshot.alone:
         yield f"evicts nobody: {health.hold}"
     yield from degraded(view)
     if isinstance(lighthouse, LighthouseAway) and lighthouse.missed:

@@ -360,7 +360,7 @@ def incidents_page(
     view: View, incidents: Sequence[Incident], asked: Mapping[str, str], wrong: str = ""
 ) -> str:
     """The newest of those that match what is asked for (kind, group, state, since, run)."""
-    alone, now_s = view.alone, view.snapshot.now_s
+    alone, now_s = view.snapshot.alone, view.snapshot.now_s
     never = OF_LIGHTHOUSE if alone else ()
     states = (OPEN, *(state for state in State if not alone or state is not State.EVICTING))
     kind, state, since, run = (asked.get(n, "") for n in ("kind", "state", "since", "run"))

@@ -131,7 +131,7 @@ def _rows(what: str, rows: Sequence[Row]) -> Response:
     """Those that are asked for, as objects or, with `width`, as lines of text."""
     view = app_context().view()
     width = _width()
-    alone = view is not None and view.alone
+    alone = view is not None and view.snapshot.alone
     return answer(rows_to_json(what, rows, _asked(what, rows), width, watch_only=alone))
 
 
@@ -319,7 +319,7 @@ def policy() -> Response:
     pause, last, effective = context.pause.current(), context.pause.last, context.rules.current
     learned = {} if view is None else learned_to_json(effective.config, view.result.learned)
     body = {
-        "watch_only": view is not None and view.alone,
+        "watch_only": view is not None and view.snapshot.alone,
         **effective_to_json(effective),
         "problems": list(context.rules.problems),
         "pause": None if pause is None else to_plain(pause),
