@@ -764,6 +764,8 @@ class MachineReport:
     """All that is known, weightiest first; at most 128."""
     error: str | None = None
     """Why there are no witnesses; None: they are heard."""
+    identity: Identity | None = None
+    """The rank whose WorkerServer answers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,12 @@ import jsonschema
 import pytest
 from msgspec import Struct, structs
 
+from lightkeeper.monitor.act.bundles import KINDS, Part, PartStatus, weigh
 from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.rank.settings import Settings
 from lightkeeper.worker_server.sidecar.app import ENDPOINTS
 from tests import openapi
-from tests.worker_server.boxes import TOKEN, WITH_TOKEN, FakeBox, app_of
+from tests.worker_server.boxes import IDENTITY, TOKEN, WITH_TOKEN, FakeBox, app_of
 
 DOCUMENT = app_of(FakeBox()).test_client().get(wire.PATH_OPENAPI).json
 OPERATIONS = [
@@ -53,6 +54,13 @@ def test_real_answers_follow_their_schema(path, method, operation):
     assert kind in content
     if kind == "application/json":
         validator(content[kind]["schema"]).validate(answer.json)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.json], ids=lambda kind: kind.name)
+def test_what_a_monitor_keeps_as_evidence_names_the_rank_that_said_it(kind):
+    body = app_of(FakeBox()).test_client().get(kind.path).data
+    part = Part(IDENTITY.rank, kind, PartStatus.OK, body)
+    assert weigh(part, IDENTITY).status is PartStatus.OK
 
 
 @pytest.mark.parametrize(
