@@ -5,8 +5,9 @@ its answer are asked directly, as are all ranks of a host that does not answer i
 The number of requests at once is limited. Targets not asked by the deadline come first in the next
 sweep. Those that did not answer in time come last: else they would hold up the others in every
 sweep. Sickness is data: whatever a target does, its Observation says so, and no other Observation
-is late or missing because of it. The same sweep fetches the flight records that the previous tick
-asked for (tier 2).
+is late or missing because of it. The same sweep asks for the flight records that the previous tick
+wants (tier 2). A busy host is slow with a megabyte: what comes after the deadline goes into one of
+the next sweeps.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ _DUMB_S: Final = 30.0
 _UNASKED: Final = Unreachable(Failure.UNASKED, "its turn did not come")
 RECORDS_AT_ONCE: Final = 32
 """Tier 2 is for the few ranks that matter; more are left for the next tick."""
+_RECORD_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,10 @@ class Poller:
         """Share of the time for ranks that did not answer in time."""
         self._planned: tuple[Sequence[Target], list[_Questions]] | None = None
         """The last plan and the targets that it is for, while it is valid."""
+        self._records: dict[
+            tuple[GroupName, int, str], asyncio.Task[FlightRecord | Unreachable]
+        ] = {}
+        """Those that were asked for and have not come."""
 
     def sweep(
         self,
@@ -197,7 +203,7 @@ class Poller:
             )
             looks = await asyncio.gather(
                 self._observe(targets, frozenset(watched), end),
-                self._each(asked, PATH_FLIGHT_RECORDER, RECORD_MAX_BYTES, parse_flight_record, end),
+                self._records_by(end, asked, targets),
                 self._each(early, PATH_STEPS, STEPS_MAX_BYTES, _parse_pauses, end),
             )
             return Sweep(*looks)
@@ -296,18 +302,38 @@ class Poller:
         took_s = round(time.monotonic() - began, 6)  # more digits only fill the journal
         return _observed(target, outcome, took_s)
 
+    async def _records_by(
+        self, end: float, asked: Sequence[Target], targets: Sequence[Target]
+    ) -> dict[RankName, FlightRecord | Unreachable]:
+        """The flight records that have come by then, also from earlier sweeps."""
+        until, records = time.monotonic() + _RECORD_S, self._records
+        for target in asked:
+            if target.identity.life not in records and len(records) < RECORDS_AT_ONCE:
+                answer = self._one(
+                    target, PATH_FLIGHT_RECORDER, RECORD_MAX_BYTES, parse_flight_record, until
+                )
+                records[target.identity.life] = asyncio.create_task(answer)
+        if not records:
+            return {}
+        await asyncio.wait(records.values(), timeout=max(0.0, end - time.monotonic()))
+        came = {life: task.result() for life, task in records.items() if task.done()}
+        self._records = {life: task for life, task in records.items() if life not in came}
+        return {t.rank: came[t.identity.life] for t in targets if t.identity.life in came}
+
     async def _each(
         self, targets: Sequence[Target], path: str, most: int, parse: Callable[[Any], T], end: float
     ) -> dict[RankName, T | Unreachable]:
         """The answers of these ranks, read by `parse`."""
-
-        async def ask(target: Target) -> T | Unreachable:
-            question = _question(target, path, end, most)
-            said = await _ask(self._fetcher, question, lambda raw: parse(json.loads(raw)))
-            return _recognise(target, said)
-
-        answers = await asyncio.gather(*map(ask, targets))
+        asked = (self._one(target, path, most, parse, end) for target in targets)
+        answers = await asyncio.gather(*asked)
         return dict(zip((target.rank for target in targets), answers, strict=True))
+
+    async def _one(
+        self, target: Target, path: str, most: int, parse: Callable[[Any], T], end: float
+    ) -> T | Unreachable:
+        question = _question(target, path, end, most)
+        said = await _ask(self._fetcher, question, lambda raw: parse(json.loads(raw)))
+        return _recognise(target, said)
 
 
 def _parse_pauses(data: Any) -> StepLog:

@@ -32,7 +32,6 @@ from lightkeeper.monitor.model.names import (
     may_be_of,
 )
 from lightkeeper.monitor.model.observation import (
-    Failure,
     LighthouseAway,
     LighthouseView,
     Unreachable,
@@ -50,7 +49,6 @@ from lightkeeper.worker_server.wire import (
 )
 
 _FORGET_S: Final = 3600.0
-_RECORD_TRIES: Final = 3
 _NAMED: Final = 64
 """Ranks of a group that are named though nothing was ever heard of them."""
 _LEAST_STEPS: Final = 3
@@ -204,8 +202,6 @@ class History:
     inside: frozenset[RankName] = frozenset()
     """Ranks in a collective that nobody was missing from, in the previous tick."""
     _records: dict[RankName, Reading] = field(default_factory=dict)
-    _late: dict[RankName, int] = field(default_factory=dict)
-    """How many times in a row a rank's flight record did not come in time."""
     _sorted: bool = True
     """True if the tracks are in order."""
     _present: tuple[RankTrack, ...] = ()
@@ -456,7 +452,6 @@ class History:
             if self.now_s - track.seen_s > _FORGET_S:
                 del self.tracks[rank]
                 self._records.pop(rank, None)
-                self._late.pop(rank, None)
         if not self._sorted:
             ordered = sorted(self.tracks.values(), key=lambda t: (t.group, t.identity.group_rank))
             self.tracks = {track.rank: track for track in ordered}
@@ -498,25 +493,16 @@ class History:
         )
 
     def keep_records(self, records: Mapping[RankName, FlightRecord | Unreachable]) -> None:
-        """Keep the flight records of this tick that can be read.
-
-        One that did not come in time is requested again in the next tick: a busy host is slow with
-        a megabyte. After `_RECORD_TRIES` the others are judged without it.
-        """
+        """Keep the flight records of this tick that can be read."""
         for rank, record in records.items():
             track = self.tracks.get(rank)
             if isinstance(record, FlightRecord):
-                self._late.pop(rank, None)
                 try:
                     newest = bounded(record)
                     self._records[rank] = Reading(newest, newest_collectives(newest), self.now_s)
                     continue
                 except FlightRecordError:
                     pass
-            elif record.reason is Failure.TIMEOUT:
-                self._late[rank] = self._late.get(rank, 0) + 1
-                if self._late[rank] < _RECORD_TRIES:
-                    continue
             if track is not None and self.reading(track) is None:
                 # no evidence either way; but the others' records are judged without it
                 nothing = FlightRecord(track.identity, True, {}, (), 0, None)

@@ -16,7 +16,6 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from lightkeeper.monitor.act import quarantine as offences
-from lightkeeper.monitor.act.evictor import EvictionLog
 from lightkeeper.monitor.decide.pipeline import TickResult
 from lightkeeper.monitor.decide.view import GroupView, NotPossible, RecentIncidents, View
 from lightkeeper.monitor.loop.components import Components, ErrorBoundary
@@ -136,17 +135,13 @@ def count_incidents(
 
 class Acting:
     def __init__(self, components: Components, errors: ErrorBoundary) -> None:
-        self._components = components
+        self._components, self._evictions = components, components.evictors.log
         self._errors = errors
         self.recent = RecentIncidents(Remembered())
         """Those of the store after a takeover."""
         self._hosts_known = False
         """True if the number of the job's hosts is known."""
         self.deciding = threading.RLock()
-
-    @property
-    def _evictions(self) -> EvictionLog:
-        return self._components.evictors.log
 
     def act(self, result: TickResult, snapshot: Snapshot, epoch: int) -> None:
         """Record the decisions, then hand them over."""

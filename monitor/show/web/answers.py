@@ -18,7 +18,7 @@ from flask import Response, current_app, request
 from prometheus_client import CollectorRegistry
 from werkzeug.exceptions import HTTPException
 
-from lightkeeper.monitor.act.http import Fetcher, Tokens
+from lightkeeper.monitor.act.http import Fetcher
 from lightkeeper.monitor.act.quarantine import PauseSwitch, Quarantine
 from lightkeeper.monitor.act.targets import Registry
 from lightkeeper.monitor.clock import Clock
@@ -138,11 +138,6 @@ class AppContext:
     """JSON that is made once a view, for all requests."""
     pages: Latest[Page] = field(default_factory=Latest)
 
-    @property
-    def tokens(self) -> Tokens:
-        """Who may do what, and the monitor's own token."""
-        return self.fetcher.tokens
-
 
 def app_context() -> AppContext:
     return cast("AppContext", current_app.extensions[KEY])
@@ -254,9 +249,9 @@ def check_token() -> None:
     Raises:
         HttpRefusal: 401, or 403 if none is configured.
     """
-    if app_context().tokens.own is None:
+    if app_context().fetcher.tokens.own is None:
         raise HttpRefusal(403, "no token is configured: start the monitor with --token-file FILE")
-    if not app_context().tokens.is_own(bearer()):
+    if not app_context().fetcher.tokens.is_own(bearer()):
         raise HttpRefusal(401, "wrong or missing token: send 'Authorization: Bearer TOKEN'")
 
 
@@ -298,12 +293,12 @@ def check_host() -> None:
     context = app_context()
     if not context.bound_here or context.open_reads or names_us(request.host, context.names):
         return
-    if not context.tokens.is_own(bearer()) and not context.tokens.groups(bearer()):
+    if not context.fetcher.tokens.is_own(bearer()) and not context.fetcher.tokens.groups(bearer()):
         why = (
             f"{request.host!r} names another machine: ask by IP address or as localhost, with the "
             "token, or start the monitor with --public-url or --open-reads"
         )
-        raise HttpRefusal(403 if context.tokens.own is None else 401, why)
+        raise HttpRefusal(403 if context.fetcher.tokens.own is None else 401, why)
 
 
 def check_origin() -> None:

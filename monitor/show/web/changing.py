@@ -70,7 +70,8 @@ changing = Blueprint("changing", __name__)
 def guard() -> None:
     """Refuse foreign pages, wrong tokens, and every change while no token is configured."""
     check_origin()
-    if app_context().tokens.own is None and not names_us(request.host):
+    tokens = app_context().fetcher.tokens
+    if tokens.own is None and not names_us(request.host):
         why = "without a token a change must name this machine, by a name or address of it"
         raise HttpRefusal(403, f"{why}, not {request.host!r}")
     if not request.path.startswith("/v1/register"):
@@ -79,7 +80,7 @@ def guard() -> None:
         if standing is not None and (not standing.active or standing.problem is not None):
             more = {"role": standing.role, "active": standing.url}
             raise HttpRefusal(409, standing.sentence(), more)
-    elif app_context().tokens.own is not None and not app_context().tokens.groups(bearer()):
+    elif tokens.own is not None and not tokens.groups(bearer()):
         try:
             check_token()  # ranks register with every monitor
         except HttpRefusal:
@@ -123,7 +124,7 @@ def _held() -> bool:
 
 def _check_group(group: str) -> None:
     """Check that the token is for this group."""
-    tokens, token = app_context().tokens, bearer()
+    tokens, token = app_context().fetcher.tokens, bearer()
     if tokens.own is not None and not tokens.is_own(token) and group not in tokens.groups(token):
         raise HttpRefusal(403, f"this token is not for ranks of {group}", {"refused_name": group})
 

@@ -143,7 +143,7 @@ def _page(place: PagePlace) -> Response:
 
 def why_not(context: AppContext) -> str | None:
     """Why this monitor would refuse every change."""
-    if context.tokens.own is None:
+    if context.fetcher.tokens.own is None:
         return "no token is configured (start the monitor with --token-file FILE)"
     standing = context.standing()
     return None if standing is None or standing.active else standing.sentence()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import socket
+import threading
 import time
 from collections.abc import Callable
 
@@ -17,7 +18,7 @@ from lightkeeper.monitor.model.observation import Failure, Observation, Unreacha
 from lightkeeper.worker_server.wire import FlightRecord, StateReport, to_json
 from tests.changed import replace
 from tests.http_server import Hang
-from tests.monitor.fakes import FakeFleet, FakeRank, identity, page
+from tests.monitor.fakes import FakeFleet, FakeRank, Page, identity, page
 
 DEADLINE_S = 1.0
 
@@ -150,6 +151,30 @@ def test_flight_records_of_the_wanted_ranks_come_with_the_sweep(
     assert sweep.records["rg_0.0"] == FlightRecord(ranks[0].identity, True, {}, (), 0, None)
     assert sweep.records["rg_1.0"].reason is Failure.STRANGER
     assert sorted(sweep.records) == ["rg_0.0", "rg_1.0"]
+
+
+def test_a_flight_record_that_is_late_comes_with_a_later_sweep_and_is_asked_for_once(
+    fleet: FakeFleet, fetcher: Fetcher
+) -> None:
+    rank, ready = fleet.add(), threading.Event()
+
+    def slow(rank: FakeRank, _: str) -> Page:
+        assert ready.wait(10)
+        return page(to_json(FlightRecord(rank.identity, True, {}, (), 0, None)))
+
+    fleet.serve_record = slow
+    poller, name = Poller(fetcher), rank.identity.rank
+    first = poller.sweep([rank.target()], deadline_s=0.2, wanted=(name,))
+    assert (first.records, first.observations[0].outcome) == ({}, rank.report())
+    assert not poller.sweep([rank.target()], deadline_s=0.2, wanted=(name,)).records
+    ready.set()
+    late = poller.sweep([rank.target()], deadline_s=3.0)
+    assert isinstance(late.records[name], FlightRecord)
+    assert [path for path, _ in rank.asked].count("v1/flight_recorder") == 1
+    # one of a process that is gone meanwhile is nobody's
+    poller.sweep([rank.target()], deadline_s=0.0, wanted=(name,))
+    rank.restart("another")
+    assert not poller.sweep([rank.target()], deadline_s=3.0).records
 
 
 def test_what_a_rank_says_survives_the_trip(fleet: FakeFleet, fetcher: Fetcher) -> None:
