@@ -43,13 +43,17 @@ _IMPORTED: Final = {
     "distributed": ("torch.distributed",),
     "rank": ("lightkeeper.worker_server.rank.attach",),
     "sidecar": ("lightkeeper.worker_server.sidecar.serve",),
-    "monitor": ("lightkeeper.monitor.commands.run", "lightkeeper.monitor.commands.gate"),
+    "monitor": (
+        "lightkeeper.monitor.commands.run", "lightkeeper.monitor.commands.gate",
+        "lightkeeper.monitor.store.database",
+    ),
     "workers": (
         "torch", "torch.distributed.checkpoint", "torch.distributed.run",
         "torch.distributed.flight_recorder.components.utils", "torch.distributed.tensor",
         "torch.testing._internal.distributed.fake_pg", "torchft", "lightkeeper.trainer.train",
         "lightkeeper.monitor.commands.checks", "lightkeeper.monitor.commands.gate",
-        "lightkeeper.monitor.commands.run", "grpc", "jsonschema", "playwright.sync_api", "yaml",
+        "lightkeeper.monitor.commands.run", "lightkeeper.monitor.store.database",
+        "grpc", "jsonschema", "playwright.sync_api", "yaml",
     ),
 }  # fmt: skip
 SIDECARS: Final = "SIDECARS_OF_TESTS"
@@ -297,6 +301,8 @@ def main(kind: str, owner: str, listener: str) -> None:
     with warnings.catch_warnings(action="ignore"):
         for name in _IMPORTED[kind]:
             importlib.import_module(name)
+    if paging := sys.modules.get("lightkeeper.monitor.show.web.paging"):
+        paging.compile_templates()  # 0.5 s of CPU in each monitor
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
         torch.distributed.Reducer = never_freed(torch.distributed.Reducer)

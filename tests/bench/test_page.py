@@ -60,7 +60,6 @@ def _paints(pages: Opened, monitor: Stage) -> None:
         )
         first.append(dict(paints)["first-contentful-paint"])
         whole.append(page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd"))
-        page.close()
     loads = f"first load {first[0]:.0f} ms, then median {median(first[1:]):.0f} ms"
     print(f"\nfirst contentful paint: {loads}; loaded after {median(whole[1:]):.0f} ms")
 

@@ -26,6 +26,7 @@ from tests.monitor.offline.jobs import Recorded, Slow, write_csv, write_parquet
 from tests.monitor.process import environment
 from tests.nursery import Child, nursery
 from tests.ports import free_port
+from tests.sidecars import forked
 from tests.waiting import wait_for
 
 TOKEN = "sesame-of-the-pages"
@@ -79,7 +80,7 @@ class Sandbox:
         self.hang = folder / "hang"
         self.port, self.host_port = free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._processes: list[subprocess.Popen[bytes] | Child] = []
+        self._processes: list[Child] = []
         self._files()
         programs = (str(folder / "bin"), VENV, os.environ["PATH"])
         self.env = environment(
@@ -133,23 +134,23 @@ class Sandbox:
                 file.with_suffix(f".{pid}.status").write_text(f"{command.wait(120)}\n")
 
     def _start(self) -> None:
-        def start(*words: str) -> None:
-            with (self.home / "log").open("ab") as log:
-                self._processes.append(
-                    subprocess.Popen(words, env=self.env, cwd=self.home, stdout=log, stderr=log)
-                )
+        def start(kind: str, *words: str | Path) -> None:
+            environ, log = self.env | forked(), self.home / "log"
+            self._processes.append(
+                nursery(kind).start(words, environ, cwd=self.home, out=log, err=log)
+            )
 
         words = ("--store", self.home / "monitor.db", "--policy", self.home / "policy.toml")
-        self._processes.append(nursery("monitor").start(
-            ["-m", "lightkeeper", "monitor", "--observe", "--bind", f"127.0.0.1:{self.port}",
-             "--tick", "0.5", *words], self.env, cwd=self.home, err=self.home / "log",
-        ))  # fmt: skip
+        start(
+            "monitor", "-m", "lightkeeper", "monitor", "--observe", "--bind",
+            f"127.0.0.1:{self.port}", "--tick", "0.5", *words,
+        )  # fmt: skip
         self._until(
             lambda: requests.get(f"{self.url}/readyz", timeout=5).ok, "the monitor is ready"
         )
         for group in ("rg_0", "rg_1"):
             for number in ("0", "1"):
-                start(sys.executable, "rank.py", group, number, str(self.hang))
+                start("rank", "rank.py", group, number, self.hang)
         self._until(lambda: len(self.ranks()) == 4, "four ranks are there")
         self._until(lambda: all(rank["step"] > 5 for rank in self.ranks().values()), "they train")
         self.hang.touch()

@@ -5,13 +5,21 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Final
 
 import pytest
 
 playwright = pytest.importorskip("playwright.sync_api")
-from playwright.sync_api import Browser, BrowserContext, Error, Page  # noqa: E402
+from playwright.sync_api import Browser, Error, Page  # noqa: E402
 
-Windows = dict[str, BrowserContext]
+Windows = dict[str, Page]
+USUAL: Final = {
+    "timezone_id": "Asia/Tokyo",
+    "permissions": ["clipboard-read", "clipboard-write"],
+}
+"""Of all windows: a reader far from UTC, who may copy."""
+WIDE: Final = {"width": 1440, "height": 900}
+PHONE: Final = {"width": 390, "height": 844}
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 EXPECTED = ("Failed to load resource", "net::ERR_")
 """Of a request that failed (a monitor away, a token refused): chromium logs those by itself, and no
@@ -37,8 +45,8 @@ def chromium(*more: str) -> Iterator[Browser]:
 
 
 class Opened:
-    """The pages of one test, as tabs of the windows that all tests share, one for each set of
-    options: to open a window costs half a second of CPU."""
+    """The pages of one test, one after the other in the tab of a window that all tests share, one
+    for each set of options: a new window costs half a second of CPU, a new tab half of that."""
 
     def __init__(self, browser: Browser, windows: Windows | None = None) -> None:
         self._browser = browser
@@ -57,20 +65,23 @@ class Opened:
             height: of the viewport.
             scheme: `light` or `dark`.
             until: what Playwright waits for.
-            context: options of `Browser.new_context`.
+            context: options of `Browser.new_context` that differ from `USUAL`.
         """
         if (options := repr(context)) not in self._windows:
-            self._windows[options] = self._browser.new_context(**context)
-            self._windows[options].new_page()  # a window stays as long as it has a tab
-        page = self._windows[options].new_page()
-        self._tabs.append(page)
+            self._windows[options] = self._browser.new_context(**USUAL, **context).new_page()
+            self._windows[options].set_default_timeout(15_000)
+        page = self._windows[options]
+        if page not in self._tabs:
+            self._tabs.append(page)
+            page.on("pageerror", self._failed)
+            page.on("console", self._heard)
         page.set_viewport_size({"width": width, "height": height})
         page.emulate_media(color_scheme=scheme)
-        page.set_default_timeout(15_000)
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("console", self._heard)
         page.goto(url, wait_until=until)
         return page
+
+    def _failed(self, error) -> None:
+        self.errors.append(str(error))
 
     def _heard(self, message) -> None:
         if message.type == "error" and not any(text in message.text for text in EXPECTED):
@@ -79,8 +90,17 @@ class Opened:
     def close(self) -> None:
         for tab in self._tabs:
             with suppress(Error):  # one that shows nothing has no storage
-                tab.evaluate("localStorage.clear()")
-            tab.close()
+                tab.evaluate("localStorage.clear(); sessionStorage.clear()")
+            tab.remove_listener("pageerror", self._failed)
+            tab.remove_listener("console", self._heard)
+
+
+def timed(opened: Opened, url: str, **more) -> Page:
+    """A page whose clock the test turns: what its script does every few seconds costs none."""
+    page = opened.open("about:blank", locale="en-US", **more)  # a clock is its window's
+    page.clock.install()
+    page.goto(url)
+    return page
 
 
 def live(page: Page) -> None:
@@ -88,10 +108,20 @@ def live(page: Page) -> None:
     page.wait_for_selector("body.scripted")
 
 
-def assert_accessible(page: Page) -> None:
-    """Axe-core finds nothing serious or critical."""
+def assert_accessible(page: Page, *, also: str = "") -> None:
+    """Axe-core finds nothing serious or critical.
+
+    Args:
+        page: where it looks.
+        also: a scheme whose colours are judged, too; nothing else differs there.
+    """
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    violations = axe.Axe().run(page).response["violations"]
+    options = {"resultTypes": ["violations"], "preload": False}
+    violations = axe.Axe().run(page, options=options).response["violations"]
+    if also:
+        page.emulate_media(color_scheme=also)
+        colours = options | {"runOnly": ["color-contrast"]}
+        violations += axe.Axe().run(page, options=colours).response["violations"]
     grave = [
         f"{violation['id']} ({violation['impact']}): {violation['help']}: "
         + "; ".join(str(node["target"]) for node in violation["nodes"][:5])

@@ -6,12 +6,12 @@ import pytest
 
 from lightkeeper.monitor.model.eviction import QuarantineEntry
 from lightkeeper.monitor.model.incident import State
-from lightkeeper.monitor.model.observation import NO_LIGHTHOUSE, LighthouseAway, Pause
+from lightkeeper.monitor.model.observation import Pause
 from lightkeeper.monitor.model.run import TrendPoint
 from lightkeeper.monitor.model.verdict import RankHealth
 from tests.changed import replace
 from tests.monitor.fleet import SimFleet, at, stop
-from tests.page.browsing import assert_accessible, assert_fits, live
+from tests.page.browsing import PHONE, WIDE, assert_accessible, assert_fits, live, timed
 from tests.page.views import NOW_S, Simulated, crowd
 
 pytestmark = pytest.mark.integration
@@ -71,12 +71,12 @@ def test_without_javascript_a_thousand_ranks_are_a_grid_with_links(stage, opened
     assert page.locator('#grid a[href="/hosts/node-rg_1-0"]').count() == 1
 
 
-def test_banners_say_what_a_person_must_know_first(stage, opened) -> None:
+def test_banners_and_words_of_the_header_say_what_a_person_must_know_first(stage, opened) -> None:
     view = crowd(
         2, 1, pause=Pause("switch firmware", "ann", NOW_S, None), observe=True,
         troubles=("the store cannot be written",), unknown={"straggler": "detector crashed"},
     )  # fmt: skip
-    page = opened.open(stage(view).url)
+    page = opened.open(stage(view).url, width=390)
     assert texts(page, "#banners .banner") == [
         "Paused by ann until a person resumes: switch firmware. Nobody is evicted but by hand.",
         "Nobody looks for straggler: detector crashed. Such a fault may be there.",
@@ -87,6 +87,8 @@ def test_banners_say_what_a_person_must_know_first(stage, opened) -> None:
     assert page.inner_text("#chips p:visible") == (
         "The monitor says whom it would evict, and evicts nobody."
     )
+    assert_fits(page)
+    assert_accessible(page)
 
 
 def test_before_the_first_tick_the_page_waits_for_it(stage, opened) -> None:
@@ -100,7 +102,7 @@ def test_before_the_first_tick_the_page_waits_for_it(stage, opened) -> None:
 # -- live ----------------------------------------------------------------------------------------
 
 
-def test_a_change_arrives_by_itself_and_changes_nothing_else(stage, opened) -> None:
+def test_changes_arrive_by_themselves_and_change_nothing_else(stage, opened) -> None:
     monitor = stage(crowd(125, 8))
     page = opened.open(monitor.url)
     live(page)
@@ -123,20 +125,22 @@ def test_a_change_arrives_by_itself_and_changes_nothing_else(stage, opened) -> N
     assert page.inner_text("#figures").split()[1] == "1,101"
     assert texts(page, "#attention tbody tr td:first-child") == ["rg_1.0", "rg_1.1", "rg_0.0"]
     assert page.title() == "Training, but 3 ranks are unhealthy · lightkeeper"
-
-
-def test_groups_come_and_go_on_the_open_page_in_their_order(stage, opened) -> None:
-    monitor = stage(crowd(3, 20))
-    page = opened.open(monitor.url)
-    live(page)
-    monitor.show(crowd(0, 20, names=["rg_10", "rg_2", "rg_0"], tick=101))
-    page.wait_for_selector('#grid a[href="/groups/rg_10"]')
+    # who holds the keyboard keeps it
+    page.locator("details.policy summary").click()
+    page.locator('#attention a[href="/ranks/rg_0.0"]').focus()
+    monitor.show(crowd(125, 8, {"rg_0.0": RankHealth.STALLED}, tick=102))  # two rows above it go
+    page.wait_for_selector("#headline:text('1 rank is unhealthy')")
+    assert page.evaluate("document.activeElement.pathname") == "/ranks/rg_0.0"
+    assert page.locator("details.policy").get_attribute("open") is not None
+    # groups come and go
+    monitor.show(crowd(0, 20, names=["rg_10", "rg_2", "rg_0"], tick=103))
+    page.wait_for_selector("#headline:text('all 60 ranks are healthy')")
     assert page.eval_on_selector_all("#grid > li", "all => all.map((one) => one.dataset.key)") == [
         "rg_0", "rg_2", "rg_10",
     ]  # fmt: skip
 
 
-def test_what_the_script_has_drawn_is_what_the_server_would_have_written(
+def test_the_script_draws_what_the_server_writes_with_times_in_the_zone_of_the_reader(
     stage, opened, faulty
 ) -> None:
     monitor = stage(crowd(4, 2))
@@ -144,90 +148,52 @@ def test_what_the_script_has_drawn_is_what_the_server_would_have_written(
     live(page)
     monitor.show(faulty)
     page.wait_for_selector("#headline b:text('Not training')")
-    drawn = page.evaluate("document.querySelector('main').innerText")
+    time = page.locator("#incidents time").first
+    utc = "1970-01-12 13:48:00 UTC"
+    assert (time.inner_text(), time.get_attribute("title")) == ("1970-01-12 22:48:00 GMT+9", utc)
+    drawn = page.inner_text("main")
     page.reload()
-    assert page.evaluate("document.querySelector('main').innerText") == drawn
-
-
-def test_times_are_told_in_the_readers_zone_and_utc_under_the_pointer(
-    stage, opened, faulty
-) -> None:
-    monitor = stage(crowd(4, 2))
-    page = opened.open(monitor.url, timezone_id="Asia/Tokyo")
     live(page)
-    monitor.show(faulty)
-    page.wait_for_selector("#incidents time")
-
-    def times() -> list[tuple[str, str]]:
-        return [(element.inner_text(), element.get_attribute("title"))
-                for element in page.locator("#incidents time").all()]  # fmt: skip
-
-    drawn = times()
-    assert drawn[0] == ("1970-01-12 22:48:00 GMT+9", "1970-01-12 13:48:00 UTC")
-    page.reload()
-    assert times() == drawn
-
-
-@pytest.mark.parametrize("width", [1440, 390])
-def test_the_pace_has_an_axis_values_under_the_pointer_and_three_spans(
-    stage, opened, faulty, width: int
-) -> None:
-    now_s = faulty.snapshot.now_s
-    hour = [TrendPoint(now_s - 10.0 * n, 0.5, 2.0, 2.0) for n in reversed(range(20))]
-    day = [TrendPoint(now_s - 300.0 * n, None, 1.5, 0.0) for n in reversed(range(20))]
-    view = replace(faulty, trend={"1h": hour, "24h": day})
-    page = opened.open(stage(view).url, width=width, timezone_id="Asia/Tokyo")
-    live(page)
-    assert page.inner_text("#trend .top") == "2 a second"
-    assert len(texts(page, "#trend .ticks time")) == 6
-    page.locator("#trend .hit").nth(118).hover()
-    assert page.inner_text("#trend .readout") == "1970-01-12 22:47:30 GMT+9: 2 steps a second"
-    page.locator("#trend .hit").nth(3).dispatch_event("pointerdown")  # a finger
-    assert page.inner_text("#trend .readout").endswith(": not seen")
-    assert page.locator("#trend .marks a").count() == 2
-    page.get_by_role("link", name="24 h").click()
-    page.wait_for_url("**span=24h")
-    assert "at the lowest 0" in page.locator("#trend .hit title").last.text_content()
-    page.get_by_role("link", name="7 days").click()
-    page.get_by_text("Nothing is known of this time yet.").wait_for()
-    assert_accessible(page)
-    assert_fits(page)
-
-
-@pytest.mark.parametrize("width", [1440, 390])
-def test_all_times_are_in_one_zone_which_a_button_changes_and_the_browser_keeps(
-    stage, opened, faulty, width: int
-) -> None:
-    monitor = stage(faulty)
-    page = opened.open(monitor.url, width=width, timezone_id="Asia/Tokyo")
-    live(page)
-    times = "#incidents time"
-    assert texts(page, times)[0] == "1970-01-12 22:48:00 GMT+9"
+    assert page.inner_text("main") == drawn
+    assert time.get_attribute("title") == utc
     page.get_by_role("button", name="Times: local").click()
-    assert texts(page, times)[0] == "1970-01-12 13:48:00 UTC"
-    page.reload()
-    live(page)
-    assert page.get_by_role("button", name="Times: UTC").count() == 1
+    assert time.inner_text() == utc
     firing = next(incident for incident in faulty.incidents if incident.open)
-    page.goto(f"{monitor.url}/incidents/{firing.id}")
+    page.goto(f"{monitor.url}/incidents/{firing.id}")  # the browser keeps what was chosen
     live(page)
     assert " UTC" in page.inner_text("#story")
     page.get_by_role("button", name="Times: UTC").click()
     assert "UTC" not in page.inner_text("main")
     assert_fits(page)
+    page.set_viewport_size(PHONE)
+    assert_fits(page)
 
 
-def test_who_holds_the_keyboard_keeps_it_while_the_page_changes(stage, opened) -> None:
-    monitor = stage(crowd(125, 8, SICK))
-    page = opened.open(monitor.url)
+def test_the_pace_has_an_axis_values_under_the_pointer_and_three_spans(
+    stage, opened, faulty
+) -> None:
+    now_s = faulty.snapshot.now_s
+    hour = [TrendPoint(now_s - 10.0 * n, 0.5, 2.0, 2.0) for n in reversed(range(20))]
+    day = [TrendPoint(now_s - 300.0 * n, None, 1.5, 0.0) for n in reversed(range(20))]
+    view = replace(faulty, trend={"1h": hour, "24h": day})
+    page = opened.open(stage(view).url)
     live(page)
-    page.locator("details.policy summary").click()
-    link = page.locator('#attention a[href="/ranks/rg_0.0"]')
-    link.focus()
-    monitor.show(crowd(125, 8, {"rg_0.0": RankHealth.STALLED}, tick=101))  # two rows above it go
-    page.wait_for_selector("#headline:text('1 rank is unhealthy')")
-    assert page.evaluate("document.activeElement.pathname") == "/ranks/rg_0.0"
-    assert page.locator("details.policy").get_attribute("open") is not None
+    assert page.inner_text("#trend .top") == "2 a second"
+    assert len(texts(page, "#trend .ticks time")) == 6
+    assert page.locator("#trend .marks a").count() == 2
+    for size in (WIDE, PHONE):
+        page.set_viewport_size(size)
+        page.locator("#trend .hit").nth(118).hover()
+        assert page.inner_text("#trend .readout") == "1970-01-12 22:47:30 GMT+9: 2 steps a second"
+        page.locator("#trend .hit").nth(3).dispatch_event("pointerdown")  # a finger
+        assert page.inner_text("#trend .readout").endswith(": not seen")
+        assert_fits(page)
+    page.get_by_role("link", name="24 h").click()
+    page.wait_for_url("**span=24h")
+    assert "at the lowest 0" in page.locator("#trend .hit title").last.text_content()
+    page.get_by_role("link", name="7 days").click()
+    page.get_by_text("Nothing is known of this time yet.").wait_for()
+    assert_fits(page)
 
 
 def test_a_monitor_that_is_away_is_told_and_found_again(stage, opened) -> None:
@@ -244,9 +210,8 @@ def test_a_monitor_that_is_away_is_told_and_found_again(stage, opened) -> None:
 
 
 def test_a_hidden_page_asks_nothing_until_it_is_looked_at(stage, opened) -> None:
-    monitor = stage(crowd(2, 2), tick_s=0.2)
-    page = opened.open(monitor.url)
-    live(page)
+    monitor = stage(crowd(2, 2))
+    page = timed(opened, monitor.url)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
 
@@ -260,11 +225,10 @@ def test_a_hidden_page_asks_nothing_until_it_is_looked_at(stage, opened) -> None
         )
 
     hide(True)
-    page.wait_for_timeout(500)  # what was under way ends
-    asked.clear()
     monitor.show(crowd(2, 2, SICK, tick=101))
-    page.wait_for_timeout(3000)
-    assert asked == []
+    page.clock.run_for(60_000)
+    page.evaluate("() => fetch('/healthz').then((answer) => answer.ok)")  # goes behind all others
+    assert [url for url in asked if not url.endswith(".svg")] == [f"{monitor.url}/healthz"]
     hide(False)
     page.wait_for_selector("#headline:text('3 ranks are unhealthy')")
 
@@ -278,8 +242,6 @@ def test_hostile_names_stay_text(stage, opened) -> None:
     page.wait_for_selector("#headline:text('1 rank is unhealthy')")
     assert HOSTILE in page.inner_text("#grid")
     assert f"{HOSTILE}.0" in page.inner_text("#attention")
-    page.reload()
-    assert HOSTILE in page.inner_text("#grid")
     assert page.locator("main img").count() == 0
     page.locator("#grid .who", has_text=HOSTILE).click()
     page.wait_for_url("**/groups/*")  # a click does not wait for the page that it leads to
@@ -290,47 +252,32 @@ def test_hostile_names_stay_text(stage, opened) -> None:
 # -- looks ---------------------------------------------------------------------------------------
 
 
-def test_what_a_word_in_the_header_unfolds_fits_a_phone(stage, opened) -> None:
-    view = crowd(2, 2, observe=True, tokenless=True, lighthouse=LighthouseAway(NO_LIGHTHOUSE))
-    page = opened.open(stage(view).url, width=390)
-    page.get_by_text("watch-only").first.click()
-    assert page.locator("#chips p:visible").count() == 1
-    assert_fits(page)
-    assert_accessible(page)
-
-
-@pytest.mark.parametrize(
-    ("groups", "scheme"),
-    [(5, "light"), (5, "dark"), (125, "light")],
-    ids=["10 ranks", "10 ranks, dark", "1,000 ranks"],
-)
-def test_the_page_is_accessible_and_fits_a_phone(stage, opened, groups: int, scheme: str) -> None:
-    size = 2 if groups == 5 else 8
+@pytest.mark.parametrize(("groups", "size"), [(5, 2), (125, 8)], ids=["10 ranks", "1,000 ranks"])
+def test_the_page_is_accessible_and_fits_a_phone(stage, opened, groups: int, size: int) -> None:
     sick = {**SICK, "rg_3.0": RankHealth.STARTING}
     hosts = (QuarantineEntry(f"node-rg_2-{'x' * 60}", "ECC " * 30, "ann", NOW_S, None, None),)
+    hour = [TrendPoint(NOW_S - 10.0 * n, 0.5, 2.0, 2.0) for n in reversed(range(20))]
     view = crowd(groups, size, sick, quarantine=hosts, troubles=("a trouble " + "y" * 90,),
-                 evicting=frozenset({"rg_4"}), hosts_a_group=2)  # fmt: skip
-    monitor = stage(view)
-    page = opened.open(monitor.url, width=390 if scheme == "dark" else 1440, scheme=scheme)
+                 evicting=frozenset({"rg_4"}), hosts_a_group=2, trend={"1h": hour})  # fmt: skip
+    page = opened.open(stage(view).url)
     live(page)
-    assert_accessible(page)
-    page.set_viewport_size({"width": 390, "height": 844})
+    assert_accessible(page, also="dark" if groups == 5 else "")
+    page.set_viewport_size(PHONE)
     assert_fits(page)
 
 
 def test_a_job_that_is_through_is_no_alarm(stage, opened) -> None:
-    page = opened.open(stage(crowd(2, 2, rest=RankHealth.FINISHED)).url, scheme="dark")
+    page = opened.open(stage(crowd(2, 2, rest=RankHealth.FINISHED)).url, width=390)
     live(page)
     assert texts(page, "#pulse h1") == ["The job has finished: 4 of 4 ranks ended with exit code 0"]
     assert page.locator(".s-dead:visible").count() == 0
-    assert_accessible(page)
-    page.set_viewport_size({"width": 390, "height": 844})
     assert_fits(page)
 
 
 def test_every_state_has_a_shape_of_its_own(stage, opened) -> None:
     states = list(RankHealth)
     sick = {f"rg_{n}.0": state for n, state in enumerate(states)}
-    page = opened.open(stage(crowd(len(states), 1, sick)).url, java_script_enabled=False)
+    page = opened.open(stage(crowd(len(states), 1, sick)).url, scheme="dark")
     shapes = texts(page, "#legend .glyph")
     assert len(shapes) == len(states) == len(set(shapes))
+    assert_accessible(page)
