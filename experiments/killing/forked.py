@@ -1,6 +1,4 @@
-"""`KillFleet` in seconds: agents and ranks are forks of a process that imported torch, keepers, gate
-and monitor forks of one that imported what these need.
-"""
+"""`KillFleet` in seconds: its processes are forks of some that have imported what they need."""
 
 from __future__ import annotations
 
