@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests import sidecars
 from tests.monitor.process import Monitor, environment
 from tests.nursery import nursery
 from tests.ports import free_port
@@ -30,7 +31,7 @@ def plain_job(monitor: Monitor, fault: Path, folder: Path) -> Iterator[None]:
                 RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_RANK=str(rank), REPLICA_GROUP="job",
                 MASTER_ADDR="127.0.0.1", MASTER_PORT=str(master), GLOO_SOCKET_IFNAME="lo",
                 LIGHTKEEPER_MONITOR=monitor.url, LIGHTKEEPER_RUN_DIR=str(folder),
-                LIGHTKEEPER_ATTACH="1",
+                LIGHTKEEPER_ATTACH="1", **sidecars.forked(),
             ),
         )
         for rank in range(RANKS)

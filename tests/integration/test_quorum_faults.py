@@ -18,6 +18,7 @@ pytest.importorskip("torchft")
 
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.service import Options, Service
+from tests import sidecars
 from tests.incidents import fired
 from tests.nursery import nursery
 from tests.ports import free_port
@@ -58,7 +59,8 @@ def job(tmp_path_factory) -> Iterator[Job]:
     port = free_port()  # the ranks have to know it before it can know the Lighthouse's
     words = ["-m", "tests.integration.lagging_groups", folder, f"http://127.0.0.1:{port}"]
     (said := folder / "said").touch()
-    ranks = nursery("torch").start(words, {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}, out=said)
+    environ = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", **sidecars.forked()}
+    ranks = nursery("torch").start(words, environ, out=said)
     stop = threading.Event()
     try:
         lines = wait_for(lambda: said.read_text().splitlines(), within_s=60, what="a Lighthouse")
