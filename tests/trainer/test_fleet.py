@@ -131,31 +131,6 @@ def test_groups_hold_equal_weights_and_resume_from_disk_as_if_they_had_not_stopp
     assert all(rest[step] == whole[step] for step in rest)
 
 
-@only_explored  # make test: below, and there nobody takes it in either
-def test_a_group_whose_loss_is_not_finite_abstains_and_the_others_go_on(tmp_path):
-    # An infinite rate ruins rg_1's weights in every step that it commits.
-    fleet = Forks(tmp_path, "--step-time", "0.05", "--log-every", "1", "--timeout", "20")
-    fleet.add("rg_0", 1).add("rg_1", 1, "--learning-rate", "inf")
-    with lighthouse(fleet):
-        # The sound group first: who starts alone commits alone, and ruins itself for both.
-        fleet.start("rg_0.0")
-        until(lambda: len(fleet.events("step", "rg_0.0")) >= 2, "2 steps of rg_0 alone")
-        fleet.start("rg_1.0")
-        until(
-            lambda: (
-                len([e for e in fleet.events("step", "rg_1.0") if not e["committed"]]) >= 3
-                and len(fleet.events("step", "rg_0.0")) >= 10
-            ),
-            "3 dropped steps of rg_1 and 10 steps of rg_0",
-        )
-        sound = fleet.events("step", "rg_0.0")
-        dropped = [e for e in fleet.events("step", "rg_1.0") if not e["committed"]]
-
-    assert all(event["committed"] for event in sound)
-    assert all(event["loss"] is not None for event in sound)
-    assert [event["loss"] for event in dropped] == [None] * len(dropped)
-
-
 @pytest.mark.parametrize("size", [pytest.param(1, marks=only_explored), 2])
 def test_a_rank_whose_loss_is_nan_says_so_itself_and_nobody_takes_it_in(tmp_path, size):
     fault_file = tmp_path / "faults.json"
