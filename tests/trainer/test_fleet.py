@@ -108,22 +108,22 @@ def test_a_sharded_group_that_was_killed_heals(tmp_path):
 def test_groups_hold_equal_weights_and_resume_from_disk_as_if_they_had_not_stopped(tmp_path):
     disk = ("--checkpoint-dir", str(tmp_path / "disk"), "--checkpoint-every", "2")
     both = (*OFTEN, "--min-replicas", "2", "--steps", "6", *disk)
-    first = Forks(tmp_path / "first", *both).add("rg_0", 2).add("rg_1", 2)
-    again = Forks(tmp_path / "again", *both, "--resume").add("rg_0", 2).add("rg_1", 2)
+    first = Forks(tmp_path / "first", *both).add("rg_0", 1).add("rg_1", 1)
+    again = Forks(tmp_path / "again", *both, "--resume").add("rg_0", 1).add("rg_1", 1)
     with lighthouse(first, again):
         first.start_all()
-        assert first.exit_codes() == [0, 0, 0, 0]
+        assert first.exit_codes() == [0, 0]
         kept = sorted(path.name for path in (tmp_path / "disk" / "rg_1").iterdir())
         for path in (tmp_path / "disk").glob("*/step-6"):  # as if it had ended in writing it
             (path / ".metadata").unlink()
         again.start_all()
-        assert again.exit_codes() == [0, 0, 0, 0]
+        assert again.exit_codes() == [0, 0]
         whole, rest = first.prints(), again.prints()
         losses = [e["loss"] for e in first.events("step", "rg_0.0") if e["committed"]]
 
     assert sorted(whole) == [1, 2, 3, 4, 5, 6]
-    assert {tuple(sorted(pieces)) for pieces in whole.values()} == {(0, 1)}
-    assert shared(whole) == 6 * 2
+    assert {tuple(sorted(pieces)) for pieces in whole.values()} == {(0,)}
+    assert shared(whole) == 6
     assert unequal(whole) == []
     assert losses[-1] < losses[0] - 1.0
     assert kept == ["step-4", "step-6"]
@@ -131,7 +131,7 @@ def test_groups_hold_equal_weights_and_resume_from_disk_as_if_they_had_not_stopp
     assert all(rest[step] == whole[step] for step in rest)
 
 
-@pytest.mark.parametrize("size", [pytest.param(1, marks=only_explored), 2])
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=only_explored)])
 def test_a_rank_whose_loss_is_nan_says_so_itself_and_nobody_takes_it_in(tmp_path, size):
     fault_file = tmp_path / "faults.json"
     often = ("--step-time", "0.05", "--log-every", "1", "--timeout", "20", "--fault-file",

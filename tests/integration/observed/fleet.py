@@ -180,8 +180,8 @@ class Pair(Fleet):
         return {_NAMES.sub("#", str(path.relative_to(self.folder))) for path in paths - own}
 
     def audit(self) -> Iterator[list[Any]]:
-        """What the monitor's interpreter told of it."""
-        for line in (self.folder / "logs" / "audit.jsonl").read_text().splitlines():
+        """What the monitor's interpreter told of it, each once."""
+        for line in {*(self.folder / "logs" / "audit.jsonl").read_text().splitlines()}:
             yield json.loads(line)
 
 
