@@ -21,8 +21,9 @@ from experiments.harness import FleetError, children, descendants, prepare
 from lightkeeper.trainer import faults
 from lightkeeper.trainer.demo import MonitorClient, free_port
 from lightkeeper.trainer.supervisor import die_with_parent
+from tests import sidecars
 from tests.monitor.lighthouses import installations, lighthouse_program
-from tests.nursery import Child, Nursery
+from tests.nursery import Child, Nursery, nursery
 
 _GRACE_S: Final = 20.0
 _SPARES: Final = 3
@@ -107,7 +108,7 @@ class Fleet:
     gate_admin_port: int = field(default_factory=free_port)
     processes: dict[str, subprocess.Popen[bytes] | Child] = field(default_factory=dict)
     nursery: Nursery | None = None
-    """Forks the zygote; None: it imports torch itself."""
+    """Forks the zygote, others what else is a module; None: each process imports what it needs."""
 
     @property
     def groups(self) -> int:
@@ -274,8 +275,10 @@ class Fleet:
             "PYTHONUNBUFFERED": "1",
         }
         path = self.folder / "logs" / f"{name}.log"
-        if name == "zygote" and self.nursery is not None:
-            self.processes[name] = self.nursery.start(command[1:], environment, out=path, err=path)
+        if self.nursery is not None and command[1] == "-m":
+            home = self.nursery if name == "zygote" else nursery("monitor")
+            environment |= sidecars.forked()
+            self.processes[name] = home.start(command[1:], environment, out=path, err=path)
             return
         with path.open("ab") as log:
             self.processes[name] = subprocess.Popen(

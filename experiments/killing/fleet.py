@@ -41,6 +41,7 @@ class KillFleet(Fleet):
         keeper = [
             sys.executable, "-m", "experiments.killing.keep", "--name", name,
             "--events", str(self.units), "--pause", str(PAUSES_S.get(name, 1.0)),
+            *(["--fork"] if self.nursery is not None else []),
         ]  # fmt: skip
         super()._spawn(name, [*keeper, "--", *command])
 

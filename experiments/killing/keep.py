@@ -10,8 +10,10 @@ import argparse
 import contextlib
 import ctypes
 import os
+import runpy
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,8 +32,10 @@ _GRACE_S: Final = 15.0
 class Unit:
     """One command, kept."""
 
-    def __init__(self, command: Sequence[str], pause_s: float, record: StatusFile) -> None:
-        self._command = command
+    def __init__(
+        self, command: Sequence[str], pause_s: float, record: StatusFile, *, forks: bool = False
+    ) -> None:  # fmt: skip
+        self._command, self._forks = command, forks
         self._pause_s = pause_s
         self._record = record
         self._stops: list[int] = []
@@ -43,32 +47,43 @@ class Unit:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
         while not self._stops:
             began_s = time.time()
-            process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - this process has one thread
-            )
-            self._record.write("started", pid=process.pid)
-            code = self._until_over(process)
-            self._record.write("left", pid=process.pid, rc=code, lived_s=time.time() - began_s)
+            pid = self._start()
+            self._record.write("started", pid=pid)
+            code = self._until_over(pid)
+            self._record.write("left", pid=pid, rc=code, lived_s=time.time() - began_s)
             self._end_rest()
             self._wait(self._pause_s)
         self._end_rest()
 
-    def _until_over(self, process: subprocess.Popen[bytes]) -> int:
+    def _start(self) -> int:
+        if not self._forks or self._command[1] != "-m":
+            return subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - this process has one thread
+            ).pid
+        if pid := os.fork():
+            return pid
+        die_with_parent()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        sys.argv = [*self._command[2:]]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        sys.exit()
+
+    def _until_over(self, started: int) -> int:
         asked = False
         deadline = float("inf")
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == process.pid:
-                process.returncode = os.waitstatus_to_exitcode(status)
-                return process.returncode
+            if pid == started:
+                return os.waitstatus_to_exitcode(status)
             if self._stops and not asked:
                 asked, deadline = True, time.monotonic() + _GRACE_S
-                process.send_signal(signal.SIGTERM)
+                os.kill(started, signal.SIGTERM)
             if time.monotonic() > deadline:
                 deadline = float("inf")
-                process.kill()
+                os.kill(started, signal.SIGKILL)
             if pid == 0:
                 time.sleep(_POLL_S)
 
@@ -98,10 +113,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     top.add_argument("--name", required=True)
     top.add_argument("--events", type=Path, required=True, help="JSON lines: started, left")
     top.add_argument("--pause", type=float, default=1.0, help="RestartSec (default 1)")
+    top.add_argument("--fork", action="store_true", help="a module is run by a fork of this one")
     top.add_argument("command", nargs="+")
     args = top.parse_args(arguments)
     record = StatusFile(args.events, unit=args.name)
-    Unit(args.command, args.pause, record).run()
+    Unit(args.command, args.pause, record, forks=args.fork).run()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from experiments.fleet import Fleet, Setting
 from experiments.harness import StepLog
 from lightkeeper.trainer import status
 
-_PASSING: Final = (b"experiments.killing.keep", b"experiments.killing.forked", b"py-spy", b"py_spy")
+_PASSING: Final = (b"experiments.killing.keep", b"py-spy", b"py_spy")
 """Init's part, and processes that live for a second."""
 
 

@@ -11,6 +11,8 @@ from typing import Any, Final
 from experiments.harness import StepLog, prepare
 from experiments.netlab.cases import SHAPES, Case
 from experiments.netlab.lab import Lab
+from tests.monitor.lighthouses import installations, lighthouse_program
+from tests.nursery import nursery
 
 SCRIPTS: Final = Path(__file__).with_name("scripts")
 _PORT: Final = {"lighthouse": 29510, "monitor": 8470, "data": 9000}
@@ -23,8 +25,12 @@ _DROPPED: Final = ("LIGHTKEEPER_", "TORCHFT_", "REPLICA_GROUP", "PYTEST_", "COVE
 class Job:
     """In `lab_of(case)`; it ends with the lab."""
 
-    def __init__(self, case: Case, lab: Lab, folder: Path, *, alone: bool) -> None:
-        self.case, self.lab, self.folder, self.alone = case, lab, folder, alone
+    def __init__(
+        self, case: Case, lab: Lab, folder: Path, *, alone: bool, forked: bool = False
+    ) -> None:  # fmt: skip
+        """`forked`: monitor and ranks are forks of processes that have imported what they need."""
+        self.case, self.lab, self.folder = case, lab, folder
+        self.alone, self.forked = alone, forked
         self.shape = SHAPES[case.shape]
         self.pids: dict[str, int] = {}
         self._output = folder / "output"
@@ -35,8 +41,9 @@ class Job:
     def start(self) -> None:
         """Start everything but the groups that come late; returns at once."""
         token = prepare(self.folder, "logs", "output")
+        (library, *_) = installations().values()
         self._spawn(
-            "lighthouse", "lighthouse", _program("torchft_lighthouse"),
+            "lighthouse", "lighthouse", *lighthouse_program(library, self.folder / "lighthouse.py"),
             "--bind", f"[::]:{_PORT['lighthouse']}", "--min_replicas", "1", *self.case.lighthouse,
         )  # fmt: skip
         if self.case.gate:
@@ -69,7 +76,7 @@ class Job:
         """All ranks of it."""
         places = self.shape.places
         command = [sys.executable, "-W", "ignore", str(SCRIPTS / "train.py")]
-        if not self.alone:
+        if not self.alone and not self.forked:
             command = [_program("lightkeeper"), "run", "--no-wait", "--", *command]
         for rank in range(self.shape.ranks):
             name = f"{group}.{rank}"
@@ -104,7 +111,14 @@ class Job:
             **extra,
         }
         log = self.folder / "logs" / f"{name}.log"
-        self.pids[name] = self.lab.spawn(host, command, environment, log)
+        if self.forked and name in self.shape.places:
+            words, parent = command[-1:], nursery("torch")
+        elif self.forked and command[0] == _program("lightkeeper"):
+            words, parent = ("-m", "lightkeeper.monitor.cli", *command[1:]), nursery("monitor")
+        else:
+            self.pids[name] = self.lab.spawn(host, command, environment, log)
+            return
+        self.pids[name] = self.lab.fork(host, parent, words, environment, log)
 
     # -- deeds -------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Final, Self
 
 from experiments import harness
 from experiments.harness import FleetError
+from tests.nursery import Child, Nursery
 
 _SERIAL: Final = count(os.getpid() * 10)
 """Two labs at once have networks of their own, and yet no address in common."""
@@ -46,6 +47,7 @@ class Lab:
         serial = next(_SERIAL)
         self.net = f"10.{60 + serial % 100}.{serial // 100 % 250}"
         self._keepers: list[subprocess.Popen[str]] = []
+        self._forks: list[Child] = []
         self._pids: dict[str, int] = {}
 
     def __enter__(self) -> Self:
@@ -110,13 +112,17 @@ class Lab:
                 start_new_session=True, text=True,
             )  # fmt: skip
         self._keepers.append(process)
-        for _ in range(500):
-            if pids := harness.children(process.pid):
-                return pids[0]
-            if process.poll() is not None:
-                break
-            time.sleep(0.01)
-        raise LabError(f"{' '.join(command)} did not start on {host} ({log})")
+        return _child(process, f"{' '.join(command)} did not start on {host} ({log})")
+
+    def fork(
+        self, host: str, parent: Nursery, words: Sequence[str], environment: Mapping[str, str],
+        log: Path,
+    ) -> int:  # fmt: skip
+        """As `spawn` of Python with these words."""
+        words = ["-m", "experiments.netlab.inside", str(self._pids[host]), *words]
+        process = parent.start(words, environment, out=log, err=log)
+        self._forks.append(process)
+        return _child(process, f"{' '.join(words)} did not start on {host} ({log})")
 
     # -- what a network does -----------------------------------------------------------------------
 
@@ -191,6 +197,18 @@ class Lab:
             keeper.kill()  # and with a host's all that runs there
         for keeper in self._keepers:
             keeper.communicate(timeout=20)
+        for process in self._forks:
+            process.wait(20)
+
+
+def _child(process: subprocess.Popen[str] | Child, or_else: str) -> int:
+    for _ in range(500):
+        if pids := harness.children(process.pid):
+            return pids[0]
+        if process.poll() is not None:
+            break
+        time.sleep(0.01)
+    raise LabError(or_else)
 
 
 def why_not() -> str | None:

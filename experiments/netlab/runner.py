@@ -57,16 +57,17 @@ class Inside(threading.Thread):
 
 
 def run(
-    case: Case, number: int, folder: Path, *, alone: bool, settle_s: float = inf
-) -> dict[str, Any]:
+    case: Case, number: int, folder: Path, *, alone: bool, settle_s: float = inf,
+    forked: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """The record of one run, with lightkeeper or with TorchFT alone; it is over at the latest when
-    survivors have gone on for `settle_s`.
+    survivors have gone on for `settle_s`. `forked` is as of `Job`.
 
     Raises:
         LabError: no namespaces here, or the job did not come up.
     """
     with lab_of(case, folder) as lab:
-        job = Job(case, lab, folder, alone=alone)
+        job = Job(case, lab, folder, alone=alone, forked=forked)
         watch = Inside(job)
         try:
             job.start()

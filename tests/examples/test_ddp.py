@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.deep import only_explored
 from tests.examples.hanging import RANKS, Forked, Session, asked, dead, hung_and_healed
 from tests.examples.scripts import Example, same_weights, text_name, texts
 from tests.waiting import wait_for
@@ -128,6 +129,7 @@ def test_what_is_printed_and_learned_is_the_same_to_the_last_bit(
     assert same_weights(folder / "plain.pt", folder / f"{way}.pt")
 
 
+@only_explored  # make test: tests/worker_server/test_with_torch.py
 def test_a_script_that_fails_fails_as_it_does_alone(folder, two_lines) -> None:
     missing = folder / "nowhere"
     patched = folder / "patched" / "train.py"

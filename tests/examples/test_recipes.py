@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.deep import only_explored
 from tests.examples.hanging import Forked, Session, hung_and_healed
 from tests.examples.scripts import Example, text_name, texts
 from tests.ports import free_port
@@ -44,6 +45,7 @@ def assert_named_alone(seen: Session, culprit: int, ranks: int, steps: int) -> N
     assert seen.ended == ["Exited with code 0."] * ranks
 
 
+@only_explored  # make test: tests/worker_server/test_odd_starts.py and test_zero_code.py
 def test_ranks_that_a_script_spawns_attach_when_they_meet(tmp_path) -> None:
     """Under `lightkeeper run`, although the rank is only an argument of `init_process_group`."""
     data, meet = texts(tmp_path / "texts", FILES), f"tcp://127.0.0.1:{free_port()}"
@@ -53,6 +55,7 @@ def test_ranks_that_a_script_spawns_attach_when_they_meet(tmp_path) -> None:
     assert_named_alone(seen, culprit=1, ranks=2, steps=FILES // 2)
 
 
+@only_explored  # make test: the groups below; tests/worker_server/test_records.py sees FSDP2
 def test_a_rank_that_hangs_in_a_mesh_of_replicas_and_shards_is_named(tmp_path) -> None:
     seen = forked(tmp_path, "fsdp2", 22, "--replicas", "2")
     assert_named_alone(seen, culprit=2, ranks=4, steps=FILES // 4)

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
+from tests import sidecars
 from tests.deep import only_explored
 from tests.examples.hanging import asked, dead, named, ours
 from tests.examples.scripts import Example, same_weights, text_name, texts
@@ -80,7 +81,7 @@ class Job:
             self.folder / "run", LIGHTKEEPER_ATTACH="1", LIGHTKEEPER_MONITOR=self.monitor.url,
             TORCHFT_LIGHTHOUSE=self._lighthouse, REPLICA_GROUP_ID=f"{group}", RUST_LOG="error",
             LIGHTKEEPER_MEND_TORCHFT=self._mend, RANK="0", WORLD_SIZE="1", LOCAL_RANK="0",
-            MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()),
+            MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), **sidecars.forked(),
         )  # fmt: skip
         given = ["--data", str(self.folder / "texts"), "--steps", str(STEPS)]
         given += ["--quorum-first"] if self._order == "after" else []

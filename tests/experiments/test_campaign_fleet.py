@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from experiments import harness
+from tests.deep import only_explored
 from tests.integration.test_demo import processes_of
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(340)]
 
 
+@only_explored  # make test: a rank is killed in test_killing.py, one is named in test_runs.py
 def test_faults_are_judged_and_a_killed_campaign_leaves_nothing_behind(tmp_path: Path) -> None:
     out = tmp_path / "campaign.jsonl"
     command = [

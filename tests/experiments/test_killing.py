@@ -11,6 +11,7 @@ pytest.importorskip("torchft")
 from experiments.killing import measure
 from experiments.killing.forked import ForkedFleet
 from experiments.killing.runner import Bench, group_hit
+from tests.deep import only_explored
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -21,11 +22,18 @@ PAUSE_S = 20.0
 heartbeat is too old, and as much again."""
 
 
+explored = [
+    pytest.param(name, marks=only_explored)
+    for name in ("lighthouse", "rank rg_1.1", "torchrun rg_1", "witnesses")
+]
+"""In `make test`: a Lighthouse in tests/gate/test_gate_process.py, a group by its rank here."""
+
+
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     fleet = ForkedFleet.made(tmp_path_factory.mktemp("killing") / "fleet", gate=True)
     fleet.trainer_options = (*fleet.trainer_options, "--step-time", "0.4")
-    bench = Bench(fleet, calm_s=3.0, look_s=0.3)
+    bench = Bench(fleet, calm_s=3.0, look_s=0.5)
     try:
         fleet.start()
         bench.until_whole(120)
@@ -42,11 +50,8 @@ def test_every_process_of_the_fleet_has_a_name(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "lighthouse", "gate", "monitor",
-        "rank rg_0.0", "rank rg_1.1", "torchrun rg_1", "sidecar rg_0.1", "witnesses",
-    ],
-)  # fmt: skip
+    ["gate", "monitor", "rank rg_0.0", "sidecar rg_0.1", *explored],
+)
 def test_training_goes_on_and_the_killed_one_comes_back(bench: Bench, name: str) -> None:
     bench.until_whole(60)
     hit = group_hit(name)

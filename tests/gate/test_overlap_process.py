@@ -174,25 +174,22 @@ def test_a_rollout_behind_a_service_that_lags_costs_no_step(rig: tuple[Lighthous
             nothing_lost(groups, longest_s=2.1)
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [({"lighthouse": "http://127.0.0.1:1"}, "is for http://127.0.0.1:"),
-     ({"token": "another"}, "401"), ({"token": None}, "401")],
-    ids=["another-lighthouse", "another-token", "no-token"],
-)  # fmt: skip
 def test_a_gate_that_must_not_follow_is_refused_and_disturbs_nobody(
-    rig: tuple[Lighthouse, Gate],
-    change: dict[str, Any],
-    why: str,
-    capfd: pytest.CaptureFixture[str],
+    rig: tuple[Lighthouse, Gate], capfd: pytest.CaptureFixture[str]
 ) -> None:
     lighthouse, gate = rig
     ports = [int(url.rpartition(":")[2]) for url in (gate.url, gate.admin)]
-    with pytest.raises(AssertionError):
-        Gate(change.pop("lighthouse", lighthouse.url), *ports, **change)
-    assert why in capfd.readouterr().err
+    elsewhere, right = "http://127.0.0.1:1", lighthouse.url
+    for of, token, why in (
+        (elsewhere, "secret", "is for http://127.0.0.1:"),
+        (right, "another", "401"),
+        (right, None, "401"),
+    ):
+        with pytest.raises(AssertionError):
+            Gate(of, *ports, token=token)
+        assert why in capfd.readouterr().err
     with pytest.raises(AssertionError):  # the admin port is another: it finds nobody
-        Gate(lighthouse.url, ports[0], free_port())
+        Gate(right, ports[0], free_port())
     assert "Address already in use" in capfd.readouterr().err
     assert f"pid {gate.process.pid}\n" in health(gate)
 

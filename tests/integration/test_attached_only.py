@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests import sidecars
+from tests.deep import only_explored
 from tests.monitor.process import Monitor, environment
 from tests.nursery import nursery
 from tests.ports import free_port
@@ -30,7 +32,7 @@ def plain_job(monitor: Monitor, fault: Path, folder: Path) -> Iterator[None]:
                 RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_RANK=str(rank), REPLICA_GROUP="job",
                 MASTER_ADDR="127.0.0.1", MASTER_PORT=str(master), GLOO_SOCKET_IFNAME="lo",
                 LIGHTKEEPER_MONITOR=monitor.url, LIGHTKEEPER_RUN_DIR=str(folder),
-                LIGHTKEEPER_ATTACH="1",
+                LIGHTKEEPER_ATTACH="1", **sidecars.forked(),
             ),
         )
         for rank in range(RANKS)
@@ -56,6 +58,7 @@ def fired(monitor: Monitor, kind: str) -> dict[str, Any] | None:
     return None
 
 
+@only_explored  # make test: tests/monitor/detect/test_slow_without_phases.py
 def test_the_slow_rank_of_a_plain_job_that_only_attached_is_named(tmp_path):
     """Which rank hangs of such a job is asked in tests/examples/test_ddp.py."""
     order = tmp_path / "fault"

@@ -23,7 +23,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 def test_survivors_of_a_lost_host_commit_again_and_its_rank_alone_is_named(tmp_path: Path) -> None:
     if why := why_not():
         pytest.skip(why)
-    record = run(CASES["host-lost"], 0, tmp_path / "lab", alone=False, settle_s=15.0)
+    case = CASES["host-lost"]
+    record = run(case, 0, tmp_path / "lab", alone=False, settle_s=10.0, forked=True)
     assert record["pauses"].keys() == {"0.0", "2.0"}
     for rank, row in record["pauses"].items():
         assert row["over"] is not None, f"{rank} still stands"

@@ -18,6 +18,8 @@ pytest.importorskip("torchft")
 
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.service import Options, Service
+from tests import sidecars
+from tests.deep import only_explored
 from tests.incidents import fired
 from tests.nursery import nursery
 from tests.ports import free_port
@@ -58,7 +60,8 @@ def job(tmp_path_factory) -> Iterator[Job]:
     port = free_port()  # the ranks have to know it before it can know the Lighthouse's
     words = ["-m", "tests.integration.lagging_groups", folder, f"http://127.0.0.1:{port}"]
     (said := folder / "said").touch()
-    ranks = nursery("torch").start(words, {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}, out=said)
+    environ = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", **sidecars.forked()}
+    ranks = nursery("torch").start(words, environ, out=said)
     stop = threading.Event()
     try:
         lines = wait_for(lambda: said.read_text().splitlines(), within_s=60, what="a Lighthouse")
@@ -89,6 +92,7 @@ def _whole(job: Job) -> bool:
     return len(groups) == 3 and all((group["commits"] or 0) >= 5 for group in groups)
 
 
+@only_explored  # make test: detect/test_replica_lag.py and test_lighthouse_away.py
 def test_a_loop_of_heals_and_a_lighthouse_that_stops_are_told_and_told_apart(job: Job) -> None:
     assert job.kinds() == set()
     _a_group_whose_attempts_fail_heals_in_a_loop_and_only_it_is_named(job)

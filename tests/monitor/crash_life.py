@@ -90,11 +90,11 @@ def live(bind: str, store: str, lighthouse: str, fuse_at: int | None, note: str)
     fuse = Fuse(fuse_at, Path(note))
     lay(fuse)
     config = KeeperConfig(
-        tick_s=0.1, stall_floor_s=0.3, warm_up_commits=0, warm_up_budget_s=0.0, evidence_count=0,
+        tick_s=0.2, stall_floor_s=0.3, warm_up_commits=0, warm_up_budget_s=0.0, evidence_count=0,
         cool_down_s=0.0, budget_per_hour=1, restart_quiet_s=0.5, clear_s=0.5, eviction_ack_s=1.0,
-        # on a busy machine ticks of 0.1 s are late for seconds: doubt and patience of that scale
+        # on a busy machine ticks of 0.2 s are late for seconds: doubt and patience of that scale
         # would abandon the decision knowingly, and decide anew (seen at a load of 17 on 2 cores)
-        eviction_deadline_s=30.0, lateness_ticks=50.0,
+        eviction_deadline_s=30.0, lateness_ticks=25.0,
     )  # fmt: skip
     timeouts = Timeouts(kill_s=0.4, confirm_s=4.0, look_s=0.5, pause_s=0.05)
     options = Options(

@@ -115,7 +115,7 @@ class World:
     def _register(self) -> None:
         """As sidecars do, more often: whichever monitor is there soon knows everybody."""
         with requests.Session() as session:
-            while not self._over.wait(0.3):
+            while not self._over.wait(0.6):
                 for rank in self.ranks:
                     with contextlib.suppress(requests.RequestException):
                         session.post(

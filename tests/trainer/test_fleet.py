@@ -3,6 +3,7 @@
 import pytest
 
 from lightkeeper.trainer import faults
+from tests.deep import only_explored
 from tests.trainer.fleet import Forks, lighthouse, shared, unequal, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -80,6 +81,7 @@ def test_two_ranks_learn_what_is_evaluated_on_both_and_one_rank_reads_what_they_
     assert max(unseen.values()) < measured[2]
 
 
+@only_explored  # make test: tests/experiments/test_killing.py
 def test_a_sharded_group_that_was_killed_heals(tmp_path):
     often = (*OFTEN, "--step-time", "0.05", "--timeout", "20")
     fleet = Forks(tmp_path, *often)
@@ -105,55 +107,31 @@ def test_a_sharded_group_that_was_killed_heals(tmp_path):
 
 def test_groups_hold_equal_weights_and_resume_from_disk_as_if_they_had_not_stopped(tmp_path):
     disk = ("--checkpoint-dir", str(tmp_path / "disk"), "--checkpoint-every", "2")
-    both = (*OFTEN, "--min-replicas", "2", "--steps", "8", *disk)
-    first = Forks(tmp_path / "first", *both).add("rg_0", 2).add("rg_1", 2)
-    again = Forks(tmp_path / "again", *both, "--resume").add("rg_0", 2).add("rg_1", 2)
+    both = (*OFTEN, "--min-replicas", "2", "--steps", "6", *disk)
+    first = Forks(tmp_path / "first", *both).add("rg_0", 1).add("rg_1", 1)
+    again = Forks(tmp_path / "again", *both, "--resume").add("rg_0", 1).add("rg_1", 1)
     with lighthouse(first, again):
         first.start_all()
-        assert first.exit_codes() == [0, 0, 0, 0]
+        assert first.exit_codes() == [0, 0]
         kept = sorted(path.name for path in (tmp_path / "disk" / "rg_1").iterdir())
-        for path in (tmp_path / "disk").glob("*/step-8"):  # as if it had ended in writing it
+        for path in (tmp_path / "disk").glob("*/step-6"):  # as if it had ended in writing it
             (path / ".metadata").unlink()
         again.start_all()
-        assert again.exit_codes() == [0, 0, 0, 0]
+        assert again.exit_codes() == [0, 0]
         whole, rest = first.prints(), again.prints()
         losses = [e["loss"] for e in first.events("step", "rg_0.0") if e["committed"]]
 
-    assert sorted(whole) == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert {tuple(sorted(pieces)) for pieces in whole.values()} == {(0, 1)}
-    assert shared(whole) == 8 * 2
+    assert sorted(whole) == [1, 2, 3, 4, 5, 6]
+    assert {tuple(sorted(pieces)) for pieces in whole.values()} == {(0,)}
+    assert shared(whole) == 6
     assert unequal(whole) == []
     assert losses[-1] < losses[0] - 1.0
-    assert kept == ["step-6", "step-8"]
-    assert sorted(rest) == [6, 7, 8]
+    assert kept == ["step-4", "step-6"]
+    assert sorted(rest) == [4, 5, 6]
     assert all(rest[step] == whole[step] for step in rest)
 
 
-def test_a_group_whose_loss_is_not_finite_abstains_and_the_others_go_on(tmp_path):
-    # An infinite rate ruins rg_1's weights in every step that it commits.
-    fleet = Forks(tmp_path, "--step-time", "0.05", "--log-every", "1", "--timeout", "20")
-    fleet.add("rg_0", 1).add("rg_1", 1, "--learning-rate", "inf")
-    with lighthouse(fleet):
-        # The sound group first: who starts alone commits alone, and ruins itself for both.
-        fleet.start("rg_0.0")
-        until(lambda: len(fleet.events("step", "rg_0.0")) >= 2, "2 steps of rg_0 alone")
-        fleet.start("rg_1.0")
-        until(
-            lambda: (
-                len([e for e in fleet.events("step", "rg_1.0") if not e["committed"]]) >= 3
-                and len(fleet.events("step", "rg_0.0")) >= 10
-            ),
-            "3 dropped steps of rg_1 and 10 steps of rg_0",
-        )
-        sound = fleet.events("step", "rg_0.0")
-        dropped = [e for e in fleet.events("step", "rg_1.0") if not e["committed"]]
-
-    assert all(event["committed"] for event in sound)
-    assert all(event["loss"] is not None for event in sound)
-    assert [event["loss"] for event in dropped] == [None] * len(dropped)
-
-
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=only_explored)])
 def test_a_rank_whose_loss_is_nan_says_so_itself_and_nobody_takes_it_in(tmp_path, size):
     fault_file = tmp_path / "faults.json"
     often = ("--step-time", "0.05", "--log-every", "1", "--timeout", "20", "--fault-file",

@@ -62,6 +62,7 @@ def main():
     manager = Manager(
         pg=ProcessGroupGloo(), min_replica_size=1, replica_id=GROUP,
         load_state_dict=model.load_state_dict, state_dict=model.state_dict,
+        hostname=socket.gethostname(),
     )  # fmt: skip
     steps = open(os.path.join(OUTPUT, f"{GROUP}.{RANK}.jsonl"), "a", buffering=1)
     mine = f"{GROUP}.{RANK}"

@@ -47,6 +47,7 @@ def main() -> None:
     log = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     from lightkeeper.monitor.cli import main as lightkeeper
 
+    sys.dont_write_bytecode = True
     note = hook(log)
     sys.addaudithook(note)
     send = signal.pidfd_send_signal

@@ -87,7 +87,7 @@ class Pair(Fleet):
         self._spawn(
             "monitor",
             [
-                sys.executable, "-B", "-m", "tests.integration.observed.audited",
+                sys.executable, "-m", "tests.integration.observed.audited",
                 str(self.folder / "logs" / "audit.jsonl"), "monitor", "--observe",
                 "--lighthouse", front("lighthouse", f"http://127.0.0.1:{port}"),
                 "--gate", front("gate", self.gate_admin),
@@ -179,23 +179,9 @@ class Pair(Fleet):
         }  # fmt: skip
         return {_NAMES.sub("#", str(path.relative_to(self.folder))) for path in paths - own}
 
-    def cpu_s(self) -> dict[str, float]:
-        """CPU seconds of each rank, and of its WorkerServer."""
-        by_name = {}
-        for rank, pid in self.pids().items():
-            group = rank.partition(".")[0]
-            others = [
-                sidecar
-                for sidecar in self._sidecars(group)
-                if sidecar != pid and is_sidecar(sidecar)
-            ]
-            by_name[rank] = used_s(pid)
-            by_name[f"{rank} sidecar"] = round(sum(map(used_s, others)), 2)
-        return by_name
-
     def audit(self) -> Iterator[list[Any]]:
-        """What the monitor's interpreter told of it."""
-        for line in (self.folder / "logs" / "audit.jsonl").read_text().splitlines():
+        """What the monitor's interpreter told of it, each once."""
+        for line in {*(self.folder / "logs" / "audit.jsonl").read_text().splitlines()}:
             yield json.loads(line)
 
 
@@ -206,17 +192,6 @@ def alive(pid: int) -> str:
     except OSError:
         return "gone"
     return {"T": "stopped", "Z": "ended"}.get(state, "runs")
-
-
-def used_s(pid: int) -> float:
-    """Its CPU seconds."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def is_sidecar(pid: int) -> bool:
-    """Whether it is a WorkerServer."""
-    return b"sidecar" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 @dataclass

@@ -128,7 +128,6 @@ def test_every_process_meets_the_fate_that_it_meets_without_a_monitor(
 ) -> None:
     two, _ = over
     fates = two.observed.fates()
-    print(two.observed.cpu_s(), two.alone.cpu_s())  # what the looks cost: docs/configuration.md
     assert fates == two.alone.fates()
     assert fates == dict.fromkeys(RANKS, "runs, its launcher: ['started']")
 

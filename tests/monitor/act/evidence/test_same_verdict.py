@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -13,12 +11,12 @@ from tests.changed import replace
 from tests.deep import EXPLORES
 from tests.monitor.act.evidence.scene import REAL, mirror, over_http, snapshot_of, until_firing
 from tests.monitor.fleet import Drive, SimFleet, at, crash, gil, hang, jam, mismatch, slow, stop
+from tests.monitor.process import lightkeeper
 
 
 def analyze(*words) -> tuple[int, str]:
     """In a process of its own: it forks, and here are the threads of a monitor, with locks."""
-    command = [sys.executable, "-m", "lightkeeper.monitor.cli", "analyze", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = lightkeeper("analyze", *map(str, words))
     return done.returncode, done.stdout
 
 
