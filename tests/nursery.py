@@ -51,6 +51,12 @@ _IMPORTED: Final = {
         "lightkeeper.monitor.commands.checks", "lightkeeper.monitor.commands.gate",
         "lightkeeper.monitor.commands.run", "grpc", "jsonschema", "playwright.sync_api", "yaml",
     ),
+    "unit workers": (
+        "lightkeeper.monitor.commands.checks", "lightkeeper.monitor.commands.gate",
+        "lightkeeper.monitor.commands.run", "lightkeeper.gate.serve", "grimp", "grpc", "numpy",
+        "opentelemetry.sdk.trace.export", "playwright.sync_api", "prometheus_client.parser",
+        "requests", "sqlalchemy", "yaml",
+    ),
 }  # fmt: skip
 SIDECARS: Final = "SIDECARS_OF_TESTS"
 """Environment variable: which nursery forks the WorkerServers of ranks (`tests.sidecars`)."""
@@ -124,7 +130,7 @@ class Nursery:
     def _start(self, kind: str, owner: int, listener: int) -> None:
         own = {name: text for name, text in os.environ.items() if "LIGHTKEEPER" not in name}
         own |= {"OMP_NUM_THREADS": "1", "RUST_LOG": "error", "PYTHONPATH": str(ROOT)}
-        quiet = () if kind == "workers" else ("-W", "ignore")
+        quiet = () if kind.endswith("workers") else ("-W", "ignore")
         words = ("-m", "tests.nursery", kind, str(owner), str(listener))
         self._process = subprocess.Popen(
             [sys.executable, *quiet, *words], env=own, cwd=ROOT,
