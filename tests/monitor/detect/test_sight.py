@@ -88,9 +88,7 @@ STARTING = {("a loop", "stacks only"), ("is stopped", "stacks only")}
 """No steps and no heads: the job may start until 300 s are over."""
 
 
-@pytest.mark.parametrize(
-    ("fault", "sight"), [*crossed([*HANGS, *ENDS], SIGHTS), *sorted(STARTING)]
-)
+@pytest.mark.parametrize(("fault", "sight"), [*crossed([*HANGS, *ENDS], SIGHTS), *sorted(STARTING)])
 def test_nobody_but_the_culprit_is_accused_and_that_the_job_stands_is_told(fault, sight) -> None:
     drive = Drive(PlainJob(5, *(HANGS | ENDS)[fault]), alter=SIGHTS[sight]).run(62)
     assert drive.accused() <= {CULPRIT}
