@@ -215,6 +215,7 @@ def _live(order: dict[str, Any], streams: Sequence[int]) -> None:
     else:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         os.setsid()
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # Python 3.11: its parent's
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["environ"])

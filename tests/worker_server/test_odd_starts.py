@@ -13,7 +13,6 @@ import pytest
 from lightkeeper.monitor.service import Service
 from lightkeeper.worker_server.run_dir import start_ticks
 from lightkeeper.worker_server.sidecar.process import GoneError, PidfdProcess
-from tests.deep import EXPLORES
 from tests.monitor.api import Api, options
 from tests.worker_server.ranks import Rank, environment, eventually
 
@@ -34,17 +33,12 @@ if __name__ == "__main__":
 """
 
 STARTS = {
-    "plain": "exec {run}",
-    "stdin closed": "exec {run} 0<&-",
     "stdout closed": "exec {run} 1>&-",
-    "stderr closed": "exec {run} 2>&-",
     "all closed": "exec {run} 0<&- 1>&- 2>&-",
     "stdin and stderr closed": "exec {run} 0<&- 2>&-",
-    "redirected to files": "exec {run} </dev/null >out 2>err",
     "a full device": "exec {run} >/dev/full 2>&1",
     "few descriptors": "ulimit -n 16; exec {run}",
     "setsid": "exec setsid --wait {run}",
-    "nohup": "exec nohup {run}",
     "a daemon": "( setsid {run} </dev/null >/dev/null 2>&1 & )",
     "disowned": "{run} & disown",
 }
@@ -57,12 +51,8 @@ def script(tmp_path):
     return path
 
 
-IN_OTHERS = {"plain", "stdin closed", "stderr closed", "redirected to files", "nohup"}
-"""`make explore` tries these by themselves."""
-
-
 @pytest.mark.integration
-@pytest.mark.parametrize("how", [how for how in STARTS if EXPLORES or how not in IN_OTHERS])
+@pytest.mark.parametrize("how", STARTS)
 def test_a_rank_is_alive_however_its_streams_and_its_process_were_made(how, script, run_dir):
     words = shlex.join([sys.executable, str(script)])
     shell = subprocess.Popen(

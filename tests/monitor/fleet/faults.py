@@ -9,39 +9,32 @@ from tests.monitor.fleet.fleet import SimFleet
 from tests.monitor.fleet.script import Fault
 
 
-def hang(rank: str, phase: str = "forward") -> Fault:
-    """The rank sleeps for ever the next time it is in `phase`."""
+def sets(rank: str, **attributes: object) -> Fault:
+    """The rank has these from then on (`SimRank`)."""
 
     def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).hang_in = phase
+        vars(fleet.rank(rank)).update(attributes)
 
     return do
+
+
+def hang(rank: str, phase: str = "forward") -> Fault:
+    """The rank sleeps for ever the next time it is in `phase`."""
+    return sets(rank, hang_in=phase)
 
 
 def recover(rank: str) -> Fault:
-    def do(fleet: SimFleet) -> None:
-        sick = fleet.rank(rank)
-        sick.hung, sick.hang_in, sick.stopped, sick.gil_since_s = False, None, False, None
-
-    return do
+    return sets(rank, hung=False, hang_in=None, stopped=False, gil_since_s=None)
 
 
 def gil(rank: str) -> Fault:
     """A C call holds the GIL for ever; the Rust heartbeat goes on."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).gil_since_s = fleet.now_s
-
-    return do
+    return lambda fleet: vars(fleet.rank(rank)).update(gil_since_s=fleet.now_s)
 
 
 def stop(rank: str) -> Fault:
     """SIGSTOP."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).stopped = True
-
-    return do
+    return sets(rank, stopped=True)
 
 
 def crash(rank: str) -> Fault:
@@ -71,12 +64,7 @@ def leaves(rank: str) -> Fault:
 
 def stands(rank: str, function: str, line: int, doing: Doing = Doing.LOCK) -> Fault:
     """Hangs at a place that stacks from outside show."""
-
-    def do(fleet: SimFleet) -> None:
-        stuck = fleet.rank(rank)
-        stuck.hung, stuck.place_of_code = True, (Frame(function, "train.py", line), doing)
-
-    return do
+    return sets(rank, hung=True, place_of_code=(Frame(function, "train.py", line), doing))
 
 
 def leaves_vote(*ranks: str) -> Fault:
@@ -105,18 +93,11 @@ def leaves_out(*ranks: str) -> Fault:
 
 def traced(rank: str, name: str = "gdb") -> Fault:
     """Somebody attaches to it, and holds it."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).tracer = Tracer(4711, name)
-
-    return do
+    return sets(rank, tracer=Tracer(4711, name))
 
 
 def let_go(rank: str) -> Fault:
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).tracer = None
-
-    return do
+    return sets(rank, tracer=None)
 
 
 def raises(
@@ -140,28 +121,17 @@ def raises(
 
 def gives_across(rank: str, numbers: int) -> Fault:
     """Averages so many numbers with the other groups from then on."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).gives_across = numbers
-
-    return do
+    return sets(rank, gives_across=numbers)
 
 
 def slow(rank: str, factor: float) -> Fault:
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).slow = factor
-
-    return do
+    return sets(rank, slow=factor)
 
 
 def mismatch(rank: str, how: str = "op") -> Fault:
     """The rank's next all_reduce is another one: op, size, extra, abort (op, then SIGABRT), dtype
     (the same bytes, which hangs nothing)."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).odd = how
-
-    return do
+    return sets(rank, odd=how)
 
 
 def slow_in(rank: str, phase: str, extra_s: float) -> Fault:
@@ -175,11 +145,7 @@ def slow_in(rank: str, phase: str, extra_s: float) -> Fault:
 
 def tokens(rank: str, count: int) -> Fault:
     """The rank reports so many tokens a step from now on."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).tokens_a_step = count
-
-    return do
+    return sets(rank, tokens_a_step=count)
 
 
 def cpu_stall(rank: str, for_s: float) -> Fault:
@@ -213,11 +179,7 @@ def habit(ranks: Iterable[str], every: int, phase: str, for_s: float) -> Fault:
 
 def runs(rank: str, state: str = "R") -> Fault:
     """The main thread is seen running from now on, whatever it does."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).state = state
-
-    return do
+    return sets(rank, state=state)
 
 
 def trains_alone(rank: str, steps: int) -> Fault:
