@@ -6,7 +6,6 @@ from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Guard
 from lightkeeper.monitor.model.observation import Snapshot
 from tests.changed import replace
-from tests.deep import only_explored
 from tests.monitor.fleet import (
     At,
     Drive,
@@ -164,10 +163,6 @@ def unequal_tokens(first: int) -> list[At]:
     ("groups", "size", "noise", "ticks", "script"),
     [
         pytest.param(2, 1, 0.1, 160, [at(40, slow("rg_1.0", 1.3))], id="milder, of two"),
-        pytest.param(
-            3, 1, 0.1, 160, [at(40, slow("rg_1.0", 1.3))], id="milder, of three",
-            marks=only_explored,  # as of two and of six
-        ),
         pytest.param(6, 1, 0.1, 120, [at(40, slow("rg_1.0", 1.3))], id="milder, of six"),
         pytest.param(
             3, 1, 0.0, 140, [at(20 + 7 * n, cpu_stall("rg_1.0", 2.5)) for n in range(17)],

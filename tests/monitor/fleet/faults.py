@@ -9,11 +9,13 @@ from tests.monitor.fleet.fleet import SimFleet
 from tests.monitor.fleet.script import Fault
 
 
-def sets(rank: str, **attributes: object) -> Fault:
-    """The rank has these from then on (`SimRank`)."""
+def sets(rank: str, *, dies: bool = False, **attributes: object) -> Fault:
+    """The rank has these from then on (`SimRank`), and dies of it."""
 
     def do(fleet: SimFleet) -> None:
         vars(fleet.rank(rank)).update(attributes)
+        if dies:
+            fleet.kill(fleet.rank(rank))
 
     return do
 
@@ -44,22 +46,12 @@ def crash(rank: str) -> Fault:
 
 def ended_by(rank: str, signal: str) -> Fault:
     """A signal ends the rank, and its sidecar knows which."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).exit_signal = signal
-        fleet.kill(fleet.rank(rank))
-
-    return do
+    return sets(rank, dies=True, exit_signal=signal)
 
 
 def leaves(rank: str) -> Fault:
     """It ends with exit code 0, and has not said that its training is over."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).exit_code = 0
-        fleet.kill(fleet.rank(rank))
-
-    return do
+    return sets(rank, dies=True, exit_code=0)
 
 
 def stands(rank: str, function: str, line: int, doing: Doing = Doing.LOCK) -> Fault:
@@ -109,14 +101,9 @@ def raises(
     detail: str | None = None,
 ) -> Fault:
     """An exception that nobody caught ends it, and its sidecar knows which and whose."""
-
-    def do(fleet: SimFleet) -> None:
-        frame = Frame("train_step", "train.py", line)
-        said = f"Raised {exception}."
-        fleet.rank(rank).ending = Ending(said, exception, frame, of_peers, detail)
-        fleet.kill(fleet.rank(rank))
-
-    return do
+    frame = Frame("train_step", "train.py", line)
+    ending = Ending(f"Raised {exception}.", exception, frame, of_peers, detail)
+    return sets(rank, dies=True, ending=ending)
 
 
 def gives_across(rank: str, numbers: int) -> Fault:
@@ -136,11 +123,7 @@ def mismatch(rank: str, how: str = "op") -> Fault:
 
 def slow_in(rank: str, phase: str, extra_s: float) -> Fault:
     """The rank spends so many seconds more in this phase of each step."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).extra_s[phase] = extra_s
-
-    return do
+    return lambda fleet: fleet.rank(rank).extra_s.update({phase: extra_s})
 
 
 def tokens(rank: str, count: int) -> Fault:
@@ -149,10 +132,7 @@ def tokens(rank: str, count: int) -> Fault:
 
 
 def cpu_stall(rank: str, for_s: float) -> Fault:
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).stalled_until_s = fleet.now_s + for_s
-
-    return do
+    return lambda fleet: vars(fleet.rank(rank)).update(stalled_until_s=fleet.now_s + for_s)
 
 
 def pause(ranks: Iterable[str], phase: str, for_s: float) -> Fault:

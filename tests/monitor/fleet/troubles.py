@@ -57,10 +57,9 @@ def silent(rank: str, for_s: float, failure: Failure = Failure.TIMEOUT) -> Fault
 
 
 def unregister(group: str) -> Fault:
-    def do(fleet: SimFleet) -> None:
-        fleet.groups = {name: ranks for name, ranks in fleet.groups.items() if name != group}
-
-    return do
+    return lambda fleet: vars(fleet).update(
+        groups={name: ranks for name, ranks in fleet.groups.items() if name != group}
+    )
 
 
 def lighthouse_away(for_s: float) -> Fault:
@@ -105,13 +104,11 @@ def lighthouse_down(for_s: float) -> Fault:
 def lighthouse_restart(for_s: float, quorum_timeout_s: float = 60.0) -> Fault:
     """The Lighthouse is killed and comes back: what was asked of it is lost, and nobody asks again
     before the quorum timeout has passed."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.lighthouse_away_until_s = fleet.now_s + for_s
-        fleet.no_quorum_until_s = fleet.now_s + quorum_timeout_s
-        fleet.quorum_id = 0
-
-    return do
+    return lambda fleet: vars(fleet).update(
+        lighthouse_away_until_s=fleet.now_s + for_s,
+        no_quorum_until_s=fleet.now_s + quorum_timeout_s,
+        quorum_id=0,
+    )
 
 
 def late(by_s: float, ticks: int = 1) -> Fault:
