@@ -96,11 +96,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)  # without xdist there is none
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[XSpec]) -> None:
-    """Workers of the whole integration part are forks: what its files import takes 7 s of CPU."""
-    if (config.option.markexpr, config.args) == (INTEGRATION_PART, config.getini("testpaths")):
+    """Workers of a whole part are forks: what its files import takes 3 or 7 s of CPU."""
+    kind = {INTEGRATION_PART: "workers", UNIT_PART: "unit workers"}.get(config.option.markexpr)
+    if kind is not None and config.args == config.getini("testpaths"):
         hatch = Path(__file__).with_name("hatch.py")
         for spec in specs:
-            spec.python = shlex.join([sys.executable, "-S", str(hatch), nursery("workers").name])
+            spec.python = shlex.join([sys.executable, "-S", str(hatch), nursery(kind).name])
 
 
 @pytest.hookimpl(optionalhook=True)

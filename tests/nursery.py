@@ -55,6 +55,12 @@ _IMPORTED: Final = {
         "lightkeeper.monitor.commands.run", "lightkeeper.monitor.store.database",
         "grpc", "jsonschema", "playwright.sync_api", "yaml",
     ),
+    "unit workers": (
+        "lightkeeper.monitor.commands.checks", "lightkeeper.monitor.commands.gate",
+        "lightkeeper.monitor.commands.run", "lightkeeper.gate.serve", "grimp", "grpc", "numpy",
+        "opentelemetry.sdk.trace.export", "playwright.sync_api", "prometheus_client.parser",
+        "requests", "sqlalchemy", "yaml",
+    ),
 }  # fmt: skip
 SIDECARS: Final = "SIDECARS_OF_TESTS"
 """Environment variable: which nursery forks the WorkerServers of ranks (`tests.sidecars`)."""
@@ -128,7 +134,7 @@ class Nursery:
     def _start(self, kind: str, owner: int, listener: int) -> None:
         own = {name: text for name, text in os.environ.items() if "LIGHTKEEPER" not in name}
         own |= {"OMP_NUM_THREADS": "1", "RUST_LOG": "error", "PYTHONPATH": str(ROOT)}
-        quiet = () if kind == "workers" else ("-W", "ignore")
+        quiet = () if kind.endswith("workers") else ("-W", "ignore")
         words = ("-m", "tests.nursery", kind, str(owner), str(listener))
         self._process = subprocess.Popen(
             [sys.executable, *quiet, *words], env=own, cwd=ROOT,
@@ -213,6 +219,7 @@ def _live(order: dict[str, Any], streams: Sequence[int]) -> None:
     else:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         os.setsid()
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # Python 3.11: its parent's
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["environ"])

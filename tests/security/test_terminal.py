@@ -31,6 +31,7 @@ from lightkeeper.worker_server.sidecar.app import ENDPOINTS
 from lightkeeper.worker_server.sidecar.stacks import Stacks
 from lightkeeper.worker_server.sidecar.text import answer_text
 from tests.corpus.cases import Case
+from tests.deep import crossed
 from tests.http_server import FakeServer, Handler
 from tests.monitor.api import TOKEN, app_client, app_context
 from tests.monitor.bodies import hung, incident, observed
@@ -204,8 +205,7 @@ def spoiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spoiler]:
         yield made
 
 
-@pytest.mark.parametrize("colour", [False, True])
-@pytest.mark.parametrize("words", ASK)
+@pytest.mark.parametrize(("words", "colour"), crossed(ASK, [False, True]))
 def test_no_command_prints_what_moves_a_terminal(
     words: str, colour: bool, spoiler: Spoiler, capsys, monkeypatch
 ) -> None:

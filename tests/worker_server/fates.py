@@ -13,7 +13,8 @@ HAMMERED = (
 
 SAY = {
     "normal": [], "sys_exit": [], "sys_exit_text": ["no more data"], "sigterm_handled": [],
-    "daemon_threads": [], "forks": [],
+    "daemon_threads": [], "forks": [], "os_exit": [], "sigterm": [], "sigkill": [], "sigabrt": [],
+    "segfault": [],
 }  # fmt: skip
 """Endings of which it is known what they print on stderr; `make explore` tries it without us."""
 

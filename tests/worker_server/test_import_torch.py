@@ -8,8 +8,10 @@ import os
 import pytest
 
 from lightkeeper.worker_server import wire
+from tests import sidecars
+from tests.nursery import nursery
 from tests.worker_server.admissions import REFUSAL, FakeMonitor
-from tests.worker_server.ranks import ROOT, run_each
+from tests.worker_server.ranks import ROOT, environment, run_each
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.integration
@@ -83,9 +85,7 @@ for ours in (*callback_handler.start_callbacks, *callback_handler.end_callbacks)
 print("called as older torches do", tags())
 """
 LATER = f"""
-import os, sys, torch
-import torch._dynamo  # AdamW imports it at its first step
-torch.set_num_threads(1)
+import os, sys
 folder = os.environ["LIGHTKEEPER_RUN_DIR"]
 for number, code in enumerate({["reports = False" + LOOP, "reports = True" + LOOP, COMPILES]!r}):
     if not os.fork():
@@ -111,11 +111,20 @@ def ended(module_dir):
         "refused": ("print('trains')", {**RANK, "LIGHTKEEPER_HOST": "node1", **refused}),
         "left out": (HOOKS, {"LIGHTKEEPER_TORCH": "0"}),
         "hooked": (HOOKS, {"LIGHTKEEPER_TORCH": "1"}),
-        "later": (LATER, {}),
     }
     path = os.pathsep.join(map(str, (module_dir, ROOT)))
     yield run_each(cases, module_dir, life=IMPORTS, PYTHONPATH=path)
     monitor.close()
+
+
+@pytest.fixture(scope="module")
+def later(module_dir):
+    """What three ranks print that attach long after it."""
+    said, errors = module_dir / "said", module_dir / "errors"
+    own = environment(module_dir / "later", **sidecars.forked())
+    child = nursery("torch").start(["-c", LATER], own, out=said, err=errors)
+    assert child.wait() == 0, errors.read_text()
+    return said.read_text().splitlines()
 
 
 def test_it_attaches_a_rank_that_asks_for_it_and_not_its_children(ended):
@@ -136,16 +145,15 @@ def test_torchs_part_can_be_left_out(ended):
     assert [ended[name].stdout for name in ("left out", "hooked")] == ["True 0\n", "False 1\n"]
 
 
-def test_a_loop_that_says_nothing_has_its_optimizers_steps_and_one_that_reports_only_its_own(ended):
-    lines = ended["later"].stdout.splitlines()
-    silent, reports = (wire.parse_state(json.loads(line)).step for line in lines[:2])
+def test_a_loop_that_says_nothing_has_its_optimizers_steps_and_one_that_reports_only_its_own(later):
+    silent, reports = (wire.parse_state(json.loads(line)).step for line in later[:2])
     assert (silent.committed_step, silent.commits, silent.commit_failures) == (4, 5, 0)
     assert silent.source == "optimizer"
     assert (reports.committed_step, reports.commits) == (104, 5)
 
 
-def test_a_compilation_is_tagged_while_it_lasts(ended):
-    assert ended["later"].stdout.splitlines()[2:] == [
+def test_a_compilation_is_tagged_while_it_lasts(later):
+    assert later[2:] == [
         "before ()", "while ('compile',)", "after ()", "failed ()",
         "called as older torches do ()",
     ]  # fmt: skip

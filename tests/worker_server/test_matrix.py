@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from lightkeeper.worker_server import wire
+from tests import sidecars
 from tests.worker_server.fates import DEAD, FATES
 from tests.worker_server.pairs import Pairs
 from tests.worker_server.ranks import TOKEN, eventually
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(scope="module")
 def pairs():
     folder = Path(tempfile.mkdtemp(prefix="lk-", dir="/tmp"))
-    pairs = Pairs(folder)
+    pairs = Pairs(folder, **sidecars.forked())
     yield pairs
     pairs.close()
     shutil.rmtree(folder, ignore_errors=True)

@@ -33,17 +33,12 @@ if __name__ == "__main__":
 """
 
 STARTS = {
-    "plain": "exec {run}",
-    "stdin closed": "exec {run} 0<&-",
     "stdout closed": "exec {run} 1>&-",
-    "stderr closed": "exec {run} 2>&-",
     "all closed": "exec {run} 0<&- 1>&- 2>&-",
     "stdin and stderr closed": "exec {run} 0<&- 2>&-",
-    "redirected to files": "exec {run} </dev/null >out 2>err",
     "a full device": "exec {run} >/dev/full 2>&1",
     "few descriptors": "ulimit -n 16; exec {run}",
     "setsid": "exec setsid --wait {run}",
-    "nohup": "exec nohup {run}",
     "a daemon": "( setsid {run} </dev/null >/dev/null 2>&1 & )",
     "disowned": "{run} & disown",
 }

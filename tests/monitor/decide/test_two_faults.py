@@ -7,6 +7,7 @@ import pytest
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.incident import incident_from_json, incident_to_json
+from tests.deep import DEEP
 from tests.monitor.fleet import Drive, SimFleet, at, crash, gil, hang, mismatch, restart, stop
 
 QUICK = KeeperConfig(cool_down_s=0.0)
@@ -87,7 +88,7 @@ FAULTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4 * DEEP))
 def test_whatever_two_faults_strike_together_the_innocent_are_left_alone(seed: int) -> None:
     dice = random.Random(seed)
     groups, size = dice.choice([3, 4]), 2

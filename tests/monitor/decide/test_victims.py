@@ -11,7 +11,6 @@ from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.observation import Snapshot
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
 from lightkeeper.monitor.model.wording import face_of
-from lightkeeper.worker_server.wire import Ending, Frame
 from tests.changed import replace
 from tests.monitor.fleet import (
     Drive,
@@ -52,13 +51,7 @@ def test_a_stopped_rank_stays_to_blame_when_its_peer_gives_up_waiting() -> None:
 
 def gives_up(rank: str) -> Fault:
     """Its wait for others times out, by the frames of its exception."""
-
-    def do(fleet: SimFleet) -> None:
-        frame = Frame("train_step", "train.py", 88)
-        fleet.rank(rank).ending = Ending(f"Raised {TIMEOUT}.", TIMEOUT, frame, True)
-        fleet.kill(fleet.rank(rank))
-
-    return do
+    return raises(rank, TIMEOUT, of_peers=True)
 
 
 @pytest.mark.parametrize("end", [gives_up("rg_0.0"), ended_by("rg_0.0", "SIGABRT")])

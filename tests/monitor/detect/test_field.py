@@ -38,6 +38,7 @@ from tests.monitor.fleet import (
     raises,
     restart,
     second_life,
+    sets,
     stands,
     traced,
 )
@@ -138,11 +139,9 @@ def test_who_leaves_the_first_one_out_again_after_its_eviction_is_named_again(wa
 def drive_while_one_gives_its_state(thread, doing, cores, for_s) -> Drive:
     """From 20 s on rg_0.0 makes the state for rg_1.0, which heals; both wait in the quorum."""
 
-    def gives(fleet: SimFleet) -> None:
-        rank = fleet.rank("rg_0.0")
-        rank.hung, rank.waits_in, rank.cores = True, WAIT_QUORUM, cores
-        rank.place_of_code = Frame("given", "train.py", 33), Doing.LOCK
-        fleet.rank("rg_1.0").hung, fleet.rank("rg_1.0").waits_in = True, WAIT_HEAL
+    place = Frame("given", "train.py", 33), Doing.LOCK
+    gives = sets("rg_0.0", hung=True, waits_in=WAIT_QUORUM, cores=cores, place_of_code=place)
+    heals = sets("rg_1.0", hung=True, waits_in=WAIT_HEAL)
 
     def seen(report: StateReport) -> StateReport:
         witness = report.witness
@@ -150,7 +149,7 @@ def drive_while_one_gives_its_state(thread, doing, cores, for_s) -> Drive:
             return report
         return replace(report, witness=replace(witness, thread=thread, doing=doing))
 
-    return Drive(field(3, 1, at(20, gives)), alter=reports(seen)).run(for_s)
+    return Drive(field(3, 1, at(20, gives), at(20, heals)), alter=reports(seen)).run(for_s)
 
 
 def test_who_stands_where_it_gives_its_state_holds_all_though_its_main_thread_waits():
@@ -180,9 +179,7 @@ def test_who_takes_long_to_give_its_state_to_a_group_that_heals_is_let_work(
 
 @pytest.mark.parametrize(("waits_in", "ends"), [(None, True), (WAIT_HEAL, False)])
 def test_a_victim_that_waits_in_a_new_quorum_is_not_about_to_end(waits_in, ends):
-    def goes_on(fleet: SimFleet) -> None:
-        fleet.rank("rg_1.0").hung, fleet.rank("rg_1.0").waits_in = True, waits_in
-
+    goes_on = sets("rg_1.0", hung=True, waits_in=waits_in)
     drive = Drive(field(3, 1, at(20, goes_on), across=False)).run(24)
     victims = [track.rank for track in drive.pipeline._history.present()]
     assert ("rg_1.0" in giving_up(drive.pipeline._history, victims)) is ends
@@ -206,13 +203,10 @@ def test_in_the_first_step_of_a_job_that_all_began_anew_who_waits_is_left_to_tra
 def test_who_votes_without_a_collective_of_torchs_ddp_is_named_by_the_records():
     """No head shows what DDP calls from C++: it looks like work."""
 
-    def votes(fleet: SimFleet) -> None:
-        fleet.rank("rg_1.1").waits_in = WAIT_COMMIT
-
     def hidden(report: StateReport) -> StateReport:
         return replace(report, heads=tuple(head for head in report.heads if head.name == ACROSS))
 
-    script = at(20, hang("rg_1.1", "backward")), at(21, votes)
+    script = at(20, hang("rg_1.1", "backward")), at(21, sets("rg_1.1", waits_in=WAIT_COMMIT))
     drive = Drive(field(2, 2, *script), alter=reports(hidden)).run(45)
     incident = drive.incident("mismatch")
     assert incident.culprits == ("rg_1.1",)

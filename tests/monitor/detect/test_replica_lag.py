@@ -181,9 +181,9 @@ NO_LAG = {
         2, 190,
         [at(30, pause(["rg_1.0", "rg_1.1"], "evaluation", 300.0)), at(32, shut_out("rg_1", 320.0))],
     ),
-    "a long start": (2, 190, [at(30, restart("rg_1", 200.0)), at(30, shut_out("rg_1", 250.0))]),
+    "a long start": (1, 190, [at(30, restart("rg_1", 200.0)), at(30, shut_out("rg_1", 250.0))]),
     "a quorum that commits nothing": (
-        2, 190, [at(30, shut_out("rg_1")), at(30, lighthouse_down(300))],
+        1, 190, [at(30, shut_out("rg_1")), at(30, lighthouse_down(300))],
     ),
     "a job that starts and is hit, short of min_replica_size": (
         1, 150,

@@ -88,9 +88,7 @@ STARTING = {("a loop", "stacks only"), ("is stopped", "stacks only")}
 """No steps and no heads: the job may start until 300 s are over."""
 
 
-@pytest.mark.parametrize(
-    ("fault", "sight"), [*crossed([*HANGS, *ENDS], SIGHTS, times=2), *sorted(STARTING)]
-)
+@pytest.mark.parametrize(("fault", "sight"), [*crossed([*HANGS, *ENDS], SIGHTS), *sorted(STARTING)])
 def test_nobody_but_the_culprit_is_accused_and_that_the_job_stands_is_told(fault, sight) -> None:
     drive = Drive(PlainJob(5, *(HANGS | ENDS)[fault]), alter=SIGHTS[sight]).run(62)
     assert drive.accused() <= {CULPRIT}
@@ -164,7 +162,7 @@ GROUP_SIGHTS: dict[str, Alter] = {
 
 @pytest.mark.parametrize(
     ("source", "fault", "sight"),
-    crossed(["reporter", "torchft"], GROUP_FAULTS, GROUP_SIGHTS, times=2),
+    crossed(["reporter", "torchft"], GROUP_FAULTS, GROUP_SIGHTS),
 )
 def test_a_healthy_group_stays_whatever_can_be_seen_of_the_others(source, fault, sight) -> None:
     """Survivors wait on for a while for whom we put out: a group that nobody can see does not hang

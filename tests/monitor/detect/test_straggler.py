@@ -163,7 +163,6 @@ def unequal_tokens(first: int) -> list[At]:
     ("groups", "size", "noise", "ticks", "script"),
     [
         pytest.param(2, 1, 0.1, 160, [at(40, slow("rg_1.0", 1.3))], id="milder, of two"),
-        pytest.param(3, 1, 0.1, 160, [at(40, slow("rg_1.0", 1.3))], id="milder, of three"),
         pytest.param(6, 1, 0.1, 120, [at(40, slow("rg_1.0", 1.3))], id="milder, of six"),
         pytest.param(
             3, 1, 0.0, 140, [at(20 + 7 * n, cpu_stall("rg_1.0", 2.5)) for n in range(17)],
@@ -181,7 +180,7 @@ def unequal_tokens(first: int) -> list[At]:
             2, 1, 0.2, 140, long_sequences(2, 35, 20.0, 3.0, 2.0), id="long sequences, of two"
         ),
         pytest.param(
-            6, 1, 0.2, 140, long_sequences(6, 35, 20.0, 3.0, 2.0), id="long sequences, of six"
+            6, 1, 0.2, 100, long_sequences(6, 25, 20.0, 3.0, 2.0), id="long sequences, of six"
         ),
         pytest.param(
             3, 1, 0.0, 260,

@@ -30,6 +30,7 @@ from tests.monitor.fleet.faults import (
     raises,
     recover,
     runs,
+    sets,
     slow,
     slow_in,
     stands,

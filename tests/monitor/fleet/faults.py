@@ -9,39 +9,34 @@ from tests.monitor.fleet.fleet import SimFleet
 from tests.monitor.fleet.script import Fault
 
 
-def hang(rank: str, phase: str = "forward") -> Fault:
-    """The rank sleeps for ever the next time it is in `phase`."""
+def sets(rank: str, *, dies: bool = False, **attributes: object) -> Fault:
+    """The rank has these from then on (`SimRank`), and dies of it."""
 
     def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).hang_in = phase
+        vars(fleet.rank(rank)).update(attributes)
+        if dies:
+            fleet.kill(fleet.rank(rank))
 
     return do
+
+
+def hang(rank: str, phase: str = "forward") -> Fault:
+    """The rank sleeps for ever the next time it is in `phase`."""
+    return sets(rank, hang_in=phase)
 
 
 def recover(rank: str) -> Fault:
-    def do(fleet: SimFleet) -> None:
-        sick = fleet.rank(rank)
-        sick.hung, sick.hang_in, sick.stopped, sick.gil_since_s = False, None, False, None
-
-    return do
+    return sets(rank, hung=False, hang_in=None, stopped=False, gil_since_s=None)
 
 
 def gil(rank: str) -> Fault:
     """A C call holds the GIL for ever; the Rust heartbeat goes on."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).gil_since_s = fleet.now_s
-
-    return do
+    return lambda fleet: vars(fleet.rank(rank)).update(gil_since_s=fleet.now_s)
 
 
 def stop(rank: str) -> Fault:
     """SIGSTOP."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).stopped = True
-
-    return do
+    return sets(rank, stopped=True)
 
 
 def crash(rank: str) -> Fault:
@@ -51,32 +46,17 @@ def crash(rank: str) -> Fault:
 
 def ended_by(rank: str, signal: str) -> Fault:
     """A signal ends the rank, and its sidecar knows which."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).exit_signal = signal
-        fleet.kill(fleet.rank(rank))
-
-    return do
+    return sets(rank, dies=True, exit_signal=signal)
 
 
 def leaves(rank: str) -> Fault:
     """It ends with exit code 0, and has not said that its training is over."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).exit_code = 0
-        fleet.kill(fleet.rank(rank))
-
-    return do
+    return sets(rank, dies=True, exit_code=0)
 
 
 def stands(rank: str, function: str, line: int, doing: Doing = Doing.LOCK) -> Fault:
     """Hangs at a place that stacks from outside show."""
-
-    def do(fleet: SimFleet) -> None:
-        stuck = fleet.rank(rank)
-        stuck.hung, stuck.place_of_code = True, (Frame(function, "train.py", line), doing)
-
-    return do
+    return sets(rank, hung=True, place_of_code=(Frame(function, "train.py", line), doing))
 
 
 def leaves_vote(*ranks: str) -> Fault:
@@ -105,18 +85,11 @@ def leaves_out(*ranks: str) -> Fault:
 
 def traced(rank: str, name: str = "gdb") -> Fault:
     """Somebody attaches to it, and holds it."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).tracer = Tracer(4711, name)
-
-    return do
+    return sets(rank, tracer=Tracer(4711, name))
 
 
 def let_go(rank: str) -> Fault:
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).tracer = None
-
-    return do
+    return sets(rank, tracer=None)
 
 
 def raises(
@@ -128,65 +101,38 @@ def raises(
     detail: str | None = None,
 ) -> Fault:
     """An exception that nobody caught ends it, and its sidecar knows which and whose."""
-
-    def do(fleet: SimFleet) -> None:
-        frame = Frame("train_step", "train.py", line)
-        said = f"Raised {exception}."
-        fleet.rank(rank).ending = Ending(said, exception, frame, of_peers, detail)
-        fleet.kill(fleet.rank(rank))
-
-    return do
+    frame = Frame("train_step", "train.py", line)
+    ending = Ending(f"Raised {exception}.", exception, frame, of_peers, detail)
+    return sets(rank, dies=True, ending=ending)
 
 
 def gives_across(rank: str, numbers: int) -> Fault:
     """Averages so many numbers with the other groups from then on."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).gives_across = numbers
-
-    return do
+    return sets(rank, gives_across=numbers)
 
 
 def slow(rank: str, factor: float) -> Fault:
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).slow = factor
-
-    return do
+    return sets(rank, slow=factor)
 
 
 def mismatch(rank: str, how: str = "op") -> Fault:
     """The rank's next all_reduce is another one: op, size, extra, abort (op, then SIGABRT), dtype
     (the same bytes, which hangs nothing)."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).odd = how
-
-    return do
+    return sets(rank, odd=how)
 
 
 def slow_in(rank: str, phase: str, extra_s: float) -> Fault:
     """The rank spends so many seconds more in this phase of each step."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).extra_s[phase] = extra_s
-
-    return do
+    return lambda fleet: fleet.rank(rank).extra_s.update({phase: extra_s})
 
 
 def tokens(rank: str, count: int) -> Fault:
     """The rank reports so many tokens a step from now on."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).tokens_a_step = count
-
-    return do
+    return sets(rank, tokens_a_step=count)
 
 
 def cpu_stall(rank: str, for_s: float) -> Fault:
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).stalled_until_s = fleet.now_s + for_s
-
-    return do
+    return lambda fleet: vars(fleet.rank(rank)).update(stalled_until_s=fleet.now_s + for_s)
 
 
 def pause(ranks: Iterable[str], phase: str, for_s: float) -> Fault:
@@ -213,11 +159,7 @@ def habit(ranks: Iterable[str], every: int, phase: str, for_s: float) -> Fault:
 
 def runs(rank: str, state: str = "R") -> Fault:
     """The main thread is seen running from now on, whatever it does."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).state = state
-
-    return do
+    return sets(rank, state=state)
 
 
 def trains_alone(rank: str, steps: int) -> Fault:

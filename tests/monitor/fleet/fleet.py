@@ -16,27 +16,39 @@ class SimFleet(Seen):
     """G groups of W ranks under one Lighthouse, and the clock."""
 
     def run_to(self, until_s: float) -> None:
+        stands = False
         while self.now_s < until_s - 1e-9:
             self.now_s = round(self.now_s + SLICE_S, 6)
             while self.script and START_S + self.script[0].at_s <= self.now_s:
                 self.script.pop(0).fault(self)
-            met = []
-            for ranks in self.groups.values():
-                held = False
-                for rank in ranks:
-                    if rank.place not in WAITS and not self._frozen(rank):
-                        rank.left_s -= SLICE_S
-                        if rank.left_s <= 0:
-                            self._advance(rank)
-                    held = held or rank.place in HELD
-                if held:
-                    met.append(ranks)
-            for ranks in met:
-                self._collectives(ranks)
-            self._barrier()
+                stands = False
+            stands = stands or self._slice()
+        if stands:
             self._lighthouse()
-            if self.evictions or self.relaunch_at_s:
-                self._evictor()
+
+    def _slice(self) -> bool:
+        """One slice of time; True if all others are like it until somebody interferes."""
+        acts = False
+        met = []
+        for ranks in self.groups.values():
+            held = False
+            for rank in ranks:
+                if rank.place not in WAITS and not self._frozen(rank):
+                    acts = True
+                    rank.left_s -= SLICE_S
+                    if rank.left_s <= 0:
+                        self._advance(rank)
+                held = held or rank.place in HELD
+            if held:
+                met.append(ranks)
+        for ranks in met:
+            acts = self._collectives(ranks) or acts
+        acts = self._barrier() or acts
+        acts = self._lighthouse() or acts
+        if self.evictions or self.relaunch_at_s:
+            self._evictor()
+            return False
+        return not acts and not self._changes_by_itself()
 
     def snapshot(self, wanted: Iterable[RankName] = (), past: Iterable[RankName] = ()) -> Snapshot:
         """The next tick: the world moves on by one tick, then is looked at."""

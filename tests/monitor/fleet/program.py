@@ -28,9 +28,9 @@ class Program(FleetState):
         rank.place = phase
         rank.enter_phase(phase, self.now_s)
         factor = rank.slow if phase in ("forward", "backward") else 1.0
-        rank.left_s = (
-            WORK[phase] * factor * self.pace * (1 + self.noise * self.random.uniform(-1, 1))
-        )
+        rank.left_s = WORK[phase] * factor * self.pace
+        if self.noise:
+            rank.left_s *= 1 + self.noise * self.random.uniform(-1, 1)
         rank.left_s += rank.extra_s.get(phase, 0.0)
         if rank.hang_in == phase:
             rank.hung = True
@@ -97,9 +97,11 @@ class Program(FleetState):
         if rank.odd == "abort":
             self.kill(rank)
 
-    def _collectives(self, ranks: list[SimRank]) -> None:
-        """A collective is released once every member is in it, with the same signature."""
+    def _collectives(self, ranks: list[SimRank]) -> bool:
+        """A collective is released once every member is in it, with the same signature. True if
+        it was, for one of them at least."""
         name = ranks[0].group
+        leaves = False
         for place in HELD:
             inside = [r for r in ranks if r.place == place and r.enqueued > r.completed]
             if not inside:
@@ -113,6 +115,8 @@ class Program(FleetState):
             for rank in inside:
                 if rank.enqueued <= self.released.get(name, 0) and not self._frozen(rank):
                     self._released(rank, place)
+                    leaves = True
+        return leaves
 
     def _since(self, inside: list[SimRank]) -> float:
         """Seconds since the last of them came in."""

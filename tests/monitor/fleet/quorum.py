@@ -11,30 +11,32 @@ from tests.monitor.fleet.rank import HEARTBEAT_TIMEOUT_S, START_S, SimRank
 class Quorum(Program):
     """Groups come and leave, commit and fail."""
 
-    def _barrier(self) -> None:
+    def _barrier(self) -> bool:
+        """The attempt ends once all groups of the quorum are there; True if it does."""
         if self.now_s < self.no_quorum_until_s or any(self.ghosts.values()):
-            return
+            return False
         if self.quorum.isdisjoint(self.groups):
             self.quorum = {name for name in self.groups if self._inside(name)}
             if self.quorum:
                 self.quorum_id += 1
-        if not self.quorum or not all(map(self._inside, self.quorum)):
-            return
-        if self._in_transfer():
-            return
+        if not self.quorum or not all(map(self._inside, self.quorum)) or self._in_transfer():
+            return False
         joining = {name for name in self.groups if self._inside(name)} - self.quorum
         step = max(r.step for name in self.quorum for r in self.groups[name])
         if joining:
             self.quorum |= joining
             self.quorum_id += 1
         self._commit(step, joining)
+        return True
 
     def _inside(self, group: str) -> bool:
         """Whether a group that is there waits for the others, whole."""
         ranks = self.groups.get(group)
         if ranks is None or self.now_s < self.outside.get(group, 0.0):
             return False
-        return all(rank.place == "cross" and rank.alive for rank in ranks)
+        return ranks[0].place == "cross" and all(
+            rank.place == "cross" and rank.alive for rank in ranks
+        )
 
     def _commit(self, step: int, joining: set[str]) -> None:
         """An attempt of all groups of the quorum ends."""
@@ -138,7 +140,8 @@ class Quorum(Program):
         came_s = max(r.across_since_s for name in self.quorum for r in self.groups[name])
         return self.now_s - came_s < self.network_s - 1e-9
 
-    def _lighthouse(self) -> None:
+    def _lighthouse(self) -> bool:
+        """Heartbeats; True if somebody of the quorum sends none."""
         if self.ghosts:
             self.heartbeat_s.update(dict.fromkeys(self.ghosts, self.now_s))
         beating = 0
@@ -148,7 +151,7 @@ class Quorum(Program):
                 self.heartbeat_s[host.replica_id] = self.now_s
                 beating += name in self.quorum
         if beating == len(self.quorum):
-            return
+            return False
         for name in sorted(self.quorum):
             beat_s = (
                 self.heartbeat_s.get(self.groups[name][0].replica_id, START_S)
@@ -157,6 +160,7 @@ class Quorum(Program):
             )
             if self.now_s - beat_s > HEARTBEAT_TIMEOUT_S and len(self.quorum) > 1:
                 self._leave(name)
+        return True
 
     def _leave(self, group: str) -> None:
         if group in self.quorum:

@@ -19,7 +19,7 @@ INTRA = "intra"
 ACROSS = "torchft"
 HELD = ("gather", "reduce")
 """Places inside a collective of its group."""
-WAITS = (*HELD, "cross", "extra")
+WAITS = {*HELD, "cross", "extra"}
 """Places that a rank leaves when others let it."""
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from tests.monitor.fleet.fleet import SimFleet
@@ -12,8 +11,7 @@ if TYPE_CHECKING:
 Fault = Callable[["SimFleet"], None]
 
 
-@dataclass(frozen=True)
-class At:
+class At(NamedTuple):
     """One line of a fault script."""
 
     at_s: float

@@ -99,6 +99,18 @@ class FleetState:
     def rank(self, name: str) -> SimRank:
         return next(rank for rank in self.ranks() if rank.name == name)
 
+    def _changes_by_itself(self) -> bool:
+        """Something ends, or is over, at a time of its own."""
+        return bool(
+            self.ghosts
+            or self.jammed_until_s
+            or self.link_s
+            or self.network_s
+            or self.outside
+            or self.now_s < self.no_quorum_until_s
+            or any(self.now_s < rank.stalled_until_s for rank in self.ranks())
+        )
+
     def kill(self, rank: SimRank) -> None:
         if rank.alive:
             rank.alive, rank.died_s = False, self.now_s

@@ -6,44 +6,29 @@ from collections.abc import Iterable
 
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.observation import Failure
+from tests.monitor.fleet.faults import sets
 from tests.monitor.fleet.fleet import SimFleet
 from tests.monitor.fleet.script import Fault
 
 
 def jam(group: str, for_s: float = 1e9) -> Fault:
     """The group's collectives are entered by all and let nobody out: a link, a GPU."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.jammed_until_s[group] = fleet.now_s + for_s
-
-    return do
+    return lambda fleet: fleet.jammed_until_s.update({group: fleet.now_s + for_s})
 
 
 def slow_link(group: str, for_s: float) -> Fault:
     """Each collective of the group takes so many seconds once all are in it."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.link_s[group] = for_s
-
-    return do
+    return lambda fleet: fleet.link_s.update({group: for_s})
 
 
 def slow_network(for_s: float) -> Fault:
     """Each transfer across groups takes so many seconds once all are in it."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.network_s = for_s
-
-    return do
+    return lambda fleet: vars(fleet).update(network_s=for_s)
 
 
 def jam_across(for_s: float = 1e9) -> Fault:
     """The transfer across groups is entered by all and lets nobody out."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.no_quorum_until_s = fleet.now_s + for_s
-
-    return do
+    return lambda fleet: vars(fleet).update(no_quorum_until_s=fleet.now_s + for_s)
 
 
 def second_life(group: str) -> Fault:
@@ -63,34 +48,22 @@ def ghosts_hang(fleet: SimFleet) -> None:
 
 def restart(group: str, start_s: float = 6.0) -> Fault:
     """The launcher kills what is left of the group and starts it again."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.restart(group, start_s)
-
-    return do
+    return lambda fleet: fleet.restart(group, start_s)
 
 
 def silent(rank: str, for_s: float, failure: Failure = Failure.TIMEOUT) -> Fault:
     """The rank's WorkerServer answers nothing for a while; the rank itself is well."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.silent_until[RankName(rank)] = (fleet.now_s + for_s, failure)
-
-    return do
+    return lambda fleet: fleet.silent_until.update({RankName(rank): (fleet.now_s + for_s, failure)})
 
 
 def unregister(group: str) -> Fault:
-    def do(fleet: SimFleet) -> None:
-        fleet.groups = {name: ranks for name, ranks in fleet.groups.items() if name != group}
-
-    return do
+    return lambda fleet: vars(fleet).update(
+        groups={name: ranks for name, ranks in fleet.groups.items() if name != group}
+    )
 
 
 def lighthouse_away(for_s: float) -> Fault:
-    def do(fleet: SimFleet) -> None:
-        fleet.lighthouse_away_until_s = fleet.now_s + for_s
-
-    return do
+    return lambda fleet: vars(fleet).update(lighthouse_away_until_s=fleet.now_s + for_s)
 
 
 def fail_commits(
@@ -131,31 +104,21 @@ def lighthouse_down(for_s: float) -> Fault:
 def lighthouse_restart(for_s: float, quorum_timeout_s: float = 60.0) -> Fault:
     """The Lighthouse is killed and comes back: what was asked of it is lost, and nobody asks again
     before the quorum timeout has passed."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.lighthouse_away_until_s = fleet.now_s + for_s
-        fleet.no_quorum_until_s = fleet.now_s + quorum_timeout_s
-        fleet.quorum_id = 0
-
-    return do
+    return lambda fleet: vars(fleet).update(
+        lighthouse_away_until_s=fleet.now_s + for_s,
+        no_quorum_until_s=fleet.now_s + quorum_timeout_s,
+        quorum_id=0,
+    )
 
 
 def late(by_s: float, ticks: int = 1) -> Fault:
     """The monitor's next ticks come late: the world goes on meanwhile."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.late_ticks = [by_s] * ticks
-
-    return do
+    return lambda fleet: vars(fleet).update(late_ticks=[by_s] * ticks)
 
 
 def nan(rank: str, attempts: int = 10**9) -> Fault:
     """The rank's gradient is NaN, for so many attempts."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.rank(rank).nan_attempts = attempts
-
-    return do
+    return sets(rank, nan_attempts=attempts)
 
 
 def flip(rank: str, flaw: int | None = None) -> Fault:
@@ -170,11 +133,7 @@ def flip(rank: str, flaw: int | None = None) -> Fault:
 
 def heal(group: str, source: str) -> Fault:
     """The group missed a step and took the weights of another."""
-
-    def do(fleet: SimFleet) -> None:
-        fleet.heal(group, source)
-
-    return do
+    return lambda fleet: fleet.heal(group, source)
 
 
 def loss(ranks: Iterable[str], factor: float) -> Fault:

@@ -16,7 +16,7 @@ from tests.monitor.journal.tape import Tape
 
 
 @pytest.fixture(autouse=True)
-def replayed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def replayed(request: pytest.FixtureRequest) -> Iterator[None]:
     chosen = os.environ.get("LIGHTKEEPER_TAPE") == "all" or zlib.crc32(_name(request)) % 30 == 0
     own = ("test_properties", "test_policy_sequences")  # journal has properties of its own
     if request.path.stem in own or not chosen:
@@ -31,8 +31,9 @@ def replayed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         tapes.append(tape)
         self.pipeline = tape
 
-    monkeypatch.setattr(Drive, "__init__", journalled)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Drive, "__init__", journalled)
+        yield
     for tape in tapes:
         tape.check(all_files=False)
 

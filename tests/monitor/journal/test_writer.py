@@ -144,13 +144,13 @@ def test_files_turn_by_size_and_the_oldest_goes_and_each_stands_alone(
 ) -> None:
     limits = Limits(total_bytes=32_000, file_bytes=6_000)
     run = start(JournalDir(tmp_path, limits), [at(40, hang("rg_1.0"))], groups=3)
-    run.slowly(300)
+    run.slowly(220)
     run.close()
     kept = files(tmp_path)
     assert run.journal.stats.files > len(kept) >= 3
     assert sum(path.stat().st_size for path in kept) <= limits.total_bytes
     assert run.journal.stats.lost == 0
-    assert ticks_of(tmp_path, run.results)[-1] == 300
+    assert ticks_of(tmp_path, run.results)[-1] == 220
     for path in kept:
         assert len(ticks_of(path, run.results)) > 5 or path == kept[-1]
 

@@ -162,8 +162,10 @@ def test_any_bytes_are_read_or_refused(noise) -> None:
     ],
 )
 def test_what_would_take_much_more_memory_than_its_bytes_is_refused_unread(
-    item, instructions
+    item, instructions, monkeypatch
 ) -> None:
+    for bound in ("MAX_INSTRUCTIONS", "MAX_MEMORY"):  # the work of both, too
+        monkeypatch.setattr(safe_pickle, bound, getattr(safe_pickle, bound) // 16)
     times = (safe_pickle.MAX_INSTRUCTIONS - 9) // instructions
     whole = b"\x80\x04](" + item * times + b"e."
     with pytest.raises(FlightRecordError, match="MiB in memory"):
