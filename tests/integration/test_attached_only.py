@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests import sidecars
-from tests.deep import only_explored
 from tests.monitor.process import Monitor, environment
 from tests.nursery import nursery
 from tests.ports import free_port
@@ -58,7 +57,6 @@ def fired(monitor: Monitor, kind: str) -> dict[str, Any] | None:
     return None
 
 
-@only_explored  # make test: tests/monitor/detect/test_slow_without_phases.py
 def test_the_slow_rank_of_a_plain_job_that_only_attached_is_named(tmp_path):
     """Which rank hangs of such a job is asked in tests/examples/test_ddp.py."""
     order = tmp_path / "fault"

@@ -19,7 +19,6 @@ pytest.importorskip("torchft")
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.service import Options, Service
 from tests import sidecars
-from tests.deep import only_explored
 from tests.incidents import fired
 from tests.nursery import nursery
 from tests.ports import free_port
@@ -92,7 +91,6 @@ def _whole(job: Job) -> bool:
     return len(groups) == 3 and all((group["commits"] or 0) >= 5 for group in groups)
 
 
-@only_explored  # make test: detect/test_replica_lag.py and test_lighthouse_away.py
 def test_a_loop_of_heals_and_a_lighthouse_that_stops_are_told_and_told_apart(job: Job) -> None:
     assert job.kinds() == set()
     _a_group_whose_attempts_fail_heals_in_a_loop_and_only_it_is_named(job)

@@ -11,21 +11,8 @@ import pytest
 from lightkeeper.monitor.act.http import Fetcher
 from tests.monitor.commands.calling import Command
 from tests.monitor.fakes import FakeFleet, FakeLighthouse
-from tests.monitor.fleet.beginnings import kept
 from tests.monitor.process import TOKEN, Training
 from tests.monitor.store.postgres import Cluster, cluster
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """A test that replaces code of the product shares no simulation with others."""
-    if "monkeypatch" not in getattr(item, "fixturenames", ()):
-        return (yield)
-    kept.clear()
-    try:
-        return (yield)
-    finally:
-        kept.clear()
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.observation import Snapshot
 from lightkeeper.monitor.model.verdict import Confidence
-from tests.monitor.fleet.beginnings import begin
 from tests.monitor.fleet.fleet import SimFleet
 from tests.monitor.fleet.rank import START_S
 
@@ -25,14 +24,13 @@ class Drive:
         config: KeeperConfig | None = None,
         *,
         pipeline: Pipeline | None = None,
-        alter: Callable[[Snapshot], Snapshot] | None = None,
+        alter: Callable[[Snapshot], Snapshot] = lambda snapshot: snapshot,
         may_crash: bool = False,
     ) -> None:
         self.fleet = fleet
         self.config = config or KeeperConfig()
         self.pipeline = pipeline or Pipeline(self.config)
-        self._shares = None if pipeline or alter or may_crash else self.pipeline
-        self.alter = alter or (lambda snapshot: snapshot)
+        self.alter = alter
         self.may_crash = may_crash
         """A detector; else a crashed one, which finds nothing, would look like a healthy fleet."""
         self.results: list[TickResult] = []
@@ -47,10 +45,7 @@ class Drive:
         self._past: tuple[RankName, ...] = ()
 
     def run(self, ticks: int) -> Drive:
-        end = len(self.results) + ticks
-        if not self.results and self.pipeline is self._shares:
-            begin(self, ticks)
-        while len(self.results) < end:
+        for _ in range(ticks):
             self.step()
         return self
 
