@@ -2,6 +2,7 @@
 
 import itertools
 import signal
+from types import SimpleNamespace
 
 import pytest
 
@@ -56,7 +57,7 @@ class World:
 
 
 class FakeLaunch:
-    pid = 1
+    process = SimpleNamespace(pid=1)
 
     def __init__(self, world, host, script):
         self._host, self._world = host, world

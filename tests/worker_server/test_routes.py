@@ -11,6 +11,7 @@ from lightkeeper.worker_server import wire
 from lightkeeper.worker_server.sidecar import RefusalError, SilentError
 from lightkeeper.worker_server.sidecar.app import BOTH, ENDPOINTS, JSON, in_json, in_text
 from lightkeeper.worker_server.sidecar.process import EvictionResult
+from tests.changed import replace
 from tests.worker_server.boxes import IDENTITY, TOKEN, WITH_TOKEN, FakeBox, app_of, host_report
 from tests.worker_server.wire_values import parse_last_words, parse_network
 
@@ -36,7 +37,8 @@ def test_reports_arrive_as_the_wire_parses_them(client, box):
         wire.parse_flight_record(client.get(wire.PATH_FLIGHT_RECORDER).json) == box.flight_record()
     )
     assert wire.parse_host(client.get(wire.PATH_HOST).json) == host_report()
-    assert wire.parse_machine(client.get(wire.PATH_MACHINE).json) == box.machine.report()
+    machine = replace(box.machine.report(), identity=IDENTITY)
+    assert wire.parse_machine(client.get(wire.PATH_MACHINE).json) == machine
     assert parse_network(client.get(wire.PATH_NETWORK).json) == box.network_report()
 
 
