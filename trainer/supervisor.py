@@ -72,7 +72,7 @@ class Supervisor:
             while True:
                 began_s = self.clock()
                 launch = self.launcher.start(hosts[0])
-                self.emit("started", host=hosts[0], pid=launch.process.pid)
+                self.emit("started", host=hosts[0], pid=launch.pid)
                 while (code := launch.poll()) is None:
                     self.sleep(_POLL_S)
                 launch.sweep()
@@ -168,6 +168,11 @@ class Launch:
 
     process: subprocess.Popen[bytes]
     mark: str
+
+    @property
+    def pid(self) -> int:
+        """Torchrun's: `lightkeeper run` becomes it."""
+        return self.process.pid
 
     def poll(self) -> int | None:
         """Return code once torchrun has ended (negative: killed by that signal), else None."""

@@ -186,17 +186,14 @@ def death_explains(verdict: Verdict, tick: Tick) -> str | None:
     explained = any(
         death.kind is Kind.DEAD
         and {*death.groups} & {*verdict.groups}
-        and not _seen_before(verdict, death, tick)
+        and not (
+            verdict.suspects
+            and all(tick.hangs_s.get(r, math.inf) <= death.since_s for r in verdict.suspects)
+        )
         and not _waited_for(verdict, death, tick)
         for death in tick.verdicts
     )
     return "explained by a dead process in the same group" if explained else None
-
-
-def _seen_before(hang: Verdict, death: Verdict, tick: Tick) -> bool:
-    return bool(hang.suspects) and all(
-        tick.hangs_s.get(rank, math.inf) <= death.since_s for rank in hang.suspects
-    )
 
 
 def _waited_for(hang: Verdict, death: Verdict, tick: Tick) -> bool:

@@ -2,7 +2,6 @@
 
 import itertools
 import signal
-from types import SimpleNamespace
 
 import pytest
 
@@ -57,7 +56,7 @@ class World:
 
 
 class FakeLaunch:
-    process = SimpleNamespace(pid=1)
+    pid = 1
 
     def __init__(self, world, host, script):
         self._host, self._world = host, world

@@ -122,7 +122,7 @@ def a_past_of_one_call(n):
 def test_time_grows_with_size_and_not_with_its_square(case, most):
     case(50)  # what is imported and compiled at the first time
     small, large = case(most // 8), case(most)
-    assert large < 16 * small + 0.25  # 64 times for a square
+    assert large < 24 * small + 0.25  # 64 times for a square; a busy core adds some
 
 
 @pytest.mark.integration  # no processes, but 1 s of CPU
