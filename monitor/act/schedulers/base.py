@@ -296,9 +296,9 @@ class Scheduler(ABC):
         """The hosts that have our cordon now; None if that is not known."""
         try:
             hosts = self._cordoned(self._deadline(timeout_s))
+            return None if hosts is None else tuple(sorted(set(hosts)))
         except Exception:  # noqa: BLE001 - whatever it is, what is ours is not known
             return None
-        return None if hosts is None else tuple(sorted(set(hosts)))
 
     def testimonies(self, _hosts: Collection[Host], _timeout_s: float) -> Iterable[Said]:
         """What it says of hosts, ours among them; our own cordons are left out.
