@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 import os
 import re
-import shlex
 import signal
 import sys
 import tempfile
@@ -24,11 +23,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
 from tests.deep import DEEP, EXPLORES
-from tests.nursery import nursery
 from tests.sharing import scheduler, turn_of
 
 if TYPE_CHECKING:
-    from execnet import XSpec
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
 
@@ -95,16 +92,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)  # without xdist there is none
-def pytest_xdist_setupnodes(config: pytest.Config, specs: list[XSpec]) -> None:
-    """Workers of a whole part are forks: what its files import takes 3 or 7 s of CPU."""
-    kind = {INTEGRATION_PART: "workers", UNIT_PART: "unit workers"}.get(config.option.markexpr)
-    if kind is not None and config.args == config.getini("testpaths"):
-        hatch = Path(__file__).with_name("hatch.py")
-        for spec in specs:
-            spec.python = shlex.join([sys.executable, "-S", str(hatch), nursery(kind).name])
-
-
-@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
     """For `--dist loadscope` of the integration part."""
     integration = config.option.markexpr == INTEGRATION_PART

@@ -1,10 +1,8 @@
-"""`python -S hatch.py ADDRESS ... -c CODE`: has the nursery at that address fork a process for the
-code, with this one's streams and variables, and ends. It imports next to nothing."""
+"""Has a nursery fork a process that outlives whoever asks. It imports next to nothing."""
 
 import json
 import os
 import socket
-import sys
 
 
 def fork(address: str, words, environ, cwd, streams) -> None:
@@ -22,7 +20,3 @@ def fork(address: str, words, environ, cwd, streams) -> None:
         nursery.connect(f"\0{address}")
         socket.send_fds(nursery, [json.dumps(order).encode()], streams)
         nursery.recv(100)
-
-
-if __name__ == "__main__":
-    fork(sys.argv[1], sys.argv[sys.argv.index("-c") :], os.environ, os.getcwd(), [0, 1, 2])

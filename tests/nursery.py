@@ -47,20 +47,6 @@ _IMPORTED: Final = {
         "lightkeeper.monitor.commands.run", "lightkeeper.monitor.commands.gate",
         "lightkeeper.monitor.store.database",
     ),
-    "workers": (
-        "torch", "torch.distributed.checkpoint", "torch.distributed.run",
-        "torch.distributed.flight_recorder.components.utils", "torch.distributed.tensor",
-        "torch.testing._internal.distributed.fake_pg", "torchft", "lightkeeper.trainer.train",
-        "lightkeeper.monitor.commands.checks", "lightkeeper.monitor.commands.gate",
-        "lightkeeper.monitor.commands.run", "lightkeeper.monitor.store.database",
-        "grpc", "jsonschema", "playwright.sync_api", "yaml",
-    ),
-    "unit workers": (
-        "lightkeeper.monitor.commands.checks", "lightkeeper.monitor.commands.gate",
-        "lightkeeper.monitor.commands.run", "lightkeeper.gate.serve", "grimp", "grpc", "numpy",
-        "opentelemetry.sdk.trace.export", "playwright.sync_api", "prometheus_client.parser",
-        "requests", "sqlalchemy", "yaml",
-    ),
 }  # fmt: skip
 SIDECARS: Final = "SIDECARS_OF_TESTS"
 """Environment variable: which nursery forks the WorkerServers of ranks (`tests.sidecars`)."""
@@ -134,10 +120,9 @@ class Nursery:
     def _start(self, kind: str, owner: int, listener: int) -> None:
         own = {name: text for name, text in os.environ.items() if "LIGHTKEEPER" not in name}
         own |= {"OMP_NUM_THREADS": "1", "RUST_LOG": "error", "PYTHONPATH": str(ROOT)}
-        quiet = () if kind.endswith("workers") else ("-W", "ignore")
         words = ("-m", "tests.nursery", kind, str(owner), str(listener))
         self._process = subprocess.Popen(
-            [sys.executable, *quiet, *words], env=own, cwd=ROOT,
+            [sys.executable, "-W", "ignore", *words], env=own, cwd=ROOT,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=(listener,),
         )  # fmt: skip
 
@@ -187,8 +172,8 @@ def opened_here(number: int) -> Path:
 
 @functools.cache
 def nursery(kind: str) -> Nursery:
-    """By what it has imported: torch and TorchFT, torch.distributed alone, what an attach, a
-    WorkerServer, monitor and gate, or the workers of pytest need.
+    """By what it has imported: torch and TorchFT, torch.distributed alone, or what an attach, a
+    WorkerServer, monitor and gate need.
     """
     return Nursery(kind)
 
