@@ -1,7 +1,6 @@
 """Has a nursery fork a process that outlives whoever asks. It imports next to nothing."""
 
 import json
-import os
 import socket
 
 
