@@ -10,9 +10,9 @@ from typing import Final
 import pytest
 
 playwright = pytest.importorskip("playwright.sync_api")
-from playwright.sync_api import Browser, Error, Page  # noqa: E402
+from playwright.sync_api import Browser, BrowserContext, Error, Page  # noqa: E402
 
-Windows = dict[str, Page]
+Windows = dict[str, BrowserContext]
 USUAL: Final = {
     "timezone_id": "Asia/Tokyo",
     "permissions": ["clipboard-read", "clipboard-write"],
@@ -45,13 +45,13 @@ def chromium(*more: str) -> Iterator[Browser]:
 
 
 class Opened:
-    """The pages of one test, one after the other in the tab of a window that all tests share, one
-    for each set of options: a new window costs half a second of CPU, a new tab half of that."""
+    """The pages of one test, one after the other in a tab of a window that all tests share, one for
+    each set of options: a new window costs half a second of CPU."""
 
     def __init__(self, browser: Browser, windows: Windows | None = None) -> None:
         self._browser = browser
         self._windows: Windows = {} if windows is None else windows
-        self._tabs: list[Page] = []
+        self._tabs: dict[str, Page] = {}
         self.errors: list[str] = []
         """Of JavaScript and of the Content-Security-Policy."""
 
@@ -68,31 +68,28 @@ class Opened:
             context: options of `Browser.new_context` that differ from `USUAL`.
         """
         if (options := repr(context)) not in self._windows:
-            self._windows[options] = self._browser.new_context(**USUAL, **context).new_page()
-            self._windows[options].set_default_timeout(15_000)
-        page = self._windows[options]
-        if page not in self._tabs:
-            self._tabs.append(page)
-            page.on("pageerror", self._failed)
-            page.on("console", self._heard)
+            self._windows[options] = self._browser.new_context(**USUAL, **context)
+            self._windows[options].new_page()  # a window stays as long as it has a tab
+        if options not in self._tabs:
+            self._tabs[options] = self._windows[options].new_page()
+            self._tabs[options].set_default_timeout(15_000)
+            self._tabs[options].on("pageerror", lambda error: self.errors.append(str(error)))
+            self._tabs[options].on("console", self._heard)
+        page = self._tabs[options]
         page.set_viewport_size({"width": width, "height": height})
         page.emulate_media(color_scheme=scheme)
         page.goto(url, wait_until=until)
         return page
-
-    def _failed(self, error) -> None:
-        self.errors.append(str(error))
 
     def _heard(self, message) -> None:
         if message.type == "error" and not any(text in message.text for text in EXPECTED):
             self.errors.append(message.text)
 
     def close(self) -> None:
-        for tab in self._tabs:
+        for tab in self._tabs.values():
             with suppress(Error):  # one that shows nothing has no storage
                 tab.evaluate("localStorage.clear(); sessionStorage.clear()")
-            tab.remove_listener("pageerror", self._failed)
-            tab.remove_listener("console", self._heard)
+            tab.close()
 
 
 def timed(opened: Opened, url: str, **more) -> Page:
