@@ -299,7 +299,7 @@ def figures() -> Iterator[Figure]:
     for package, most in PACKAGES.items():
         yield Figure(f"  of these {package}", lines(package), most)
     yield Figure("lines of monitor and gate", lines("monitor", "gate"), 52_000)
-    yield Figure("lines of tests and experiments", lines("tests", "experiments"), 113_420)
+    yield Figure("lines of tests and experiments", lines("tests", "experiments"), 113_400)
     hard = [
         f"{path.relative_to(ROOT)}:{name}"
         for path in python_files(*PRODUCT)
