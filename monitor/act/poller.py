@@ -66,7 +66,7 @@ _DUMB_S: Final = 30.0
 _UNASKED: Final = Unreachable(Failure.UNASKED, "its turn did not come")
 RECORDS_AT_ONCE: Final = 32
 """Tier 2 is for the few ranks that matter; more are left for the next tick."""
-_RECORD_S: Final = 3.0
+_RECORD_S: Final = 5.0  # a WorkerServer waits 2.5 s for torch
 
 
 @dataclass(frozen=True, slots=True)
