@@ -7,7 +7,7 @@ sweep. Those that did not answer in time come last: else they would hold up the 
 sweep. Sickness is data: whatever a target does, its Observation says so, and no other Observation
 is late or missing because of it. The same sweep asks for the flight records that the previous tick
 wants (tier 2). A busy host is slow with a megabyte: what comes after the deadline goes into one of
-the next sweeps.
+the next sweeps, with the time of asking. What happened since then it may lack.
 """
 
 from __future__ import annotations
@@ -76,6 +76,8 @@ class Sweep:
     observations: tuple[Observation, ...]
     """One for each target, in the targets' order."""
     records: Mapping[RankName, FlightRecord | Unreachable]
+    asked_ago_s: Mapping[RankName, float]
+    """For records that an earlier sweep asked for: how long before this one."""
     steps: Mapping[RankName, StepLog | Unreachable] = field(default_factory=dict)
     """The past steps that were asked for, reduced to those with pauses."""
 
@@ -169,9 +171,9 @@ class Poller:
         self._planned: tuple[Sequence[Target], list[_Questions]] | None = None
         """The last plan and the targets that it is for, while it is valid."""
         self._records: dict[
-            tuple[GroupName, int, str], asyncio.Task[FlightRecord | Unreachable]
+            tuple[GroupName, int, str], tuple[float, asyncio.Task[FlightRecord | Unreachable]]
         ] = {}
-        """Those that were asked for and have not come."""
+        """Those that were asked for and have not come, with the monotonic time of asking."""
 
     def sweep(
         self,
@@ -193,7 +195,8 @@ class Poller:
         """
 
         async def look() -> Sweep:
-            end = time.monotonic() + deadline_s
+            began_s = time.monotonic()
+            end = began_s + deadline_s
             self._silent_share = _HOST_SHARE if again else 1.0
             chosen = {*wanted, *past}
             of = {t.identity.rank: t for t in targets if t.identity.rank in chosen}
@@ -201,12 +204,14 @@ class Poller:
                 [of[rank] for rank in dict.fromkeys(ranks[:RECORDS_AT_ONCE]) if rank in of]
                 for ranks in (wanted, past)
             )
-            looks = await asyncio.gather(
+            observations, came, steps = await asyncio.gather(
                 self._observe(targets, frozenset(watched), end),
                 self._records_by(end, asked, targets),
                 self._each(early, PATH_STEPS, STEPS_MAX_BYTES, _parse_pauses, end),
             )
-            return Sweep(*looks)
+            records = {rank: record for rank, (_, record) in came.items()}
+            ago_s = {rank: began_s - at_s for rank, (at_s, _) in came.items() if at_s < began_s}
+            return Sweep(observations, records, ago_s, steps)
 
         return self._fetcher.submit(look()).result(timeout=deadline_s + LOOP_LATE_S)
 
@@ -304,20 +309,21 @@ class Poller:
 
     async def _records_by(
         self, end: float, asked: Sequence[Target], targets: Sequence[Target]
-    ) -> dict[RankName, FlightRecord | Unreachable]:
-        """The flight records that have come by then, also from earlier sweeps."""
-        until, records = time.monotonic() + _RECORD_S, self._records
+    ) -> dict[RankName, tuple[float, FlightRecord | Unreachable]]:
+        """The flight records that have come by then, also for earlier sweeps, each with the
+        monotonic time of asking.
+        """
+        now_s, records = time.monotonic(), self._records
         for target in asked:
             if target.identity.life not in records and len(records) < RECORDS_AT_ONCE:
-                answer = self._one(
-                    target, PATH_FLIGHT_RECORDER, RECORD_MAX_BYTES, parse_flight_record, until
-                )
-                records[target.identity.life] = asyncio.create_task(answer)
+                path, most, until = PATH_FLIGHT_RECORDER, RECORD_MAX_BYTES, now_s + _RECORD_S
+                answer = self._one(target, path, most, parse_flight_record, until)
+                records[target.identity.life] = now_s, asyncio.create_task(answer)
         if not records:
             return {}
-        await asyncio.wait(records.values(), timeout=max(0.0, end - time.monotonic()))
-        came = {life: task.result() for life, task in records.items() if task.done()}
-        self._records = {life: task for life, task in records.items() if life not in came}
+        await asyncio.wait([task for _, task in records.values()], timeout=max(0.0, end - now_s))
+        came = {life: (s, task.result()) for life, (s, task) in records.items() if task.done()}
+        self._records = {life: asked for life, asked in records.items() if life not in came}
         return {t.rank: came[t.identity.life] for t in targets if t.identity.life in came}
 
     async def _each(

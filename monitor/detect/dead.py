@@ -122,7 +122,9 @@ def dead(history: History, graph: WaitGraph) -> Iterable[Verdict]:
 def over(history: History) -> frozenset[RankName]:
     """Ranks that ended without a fault: work done, or the whole job was asked to end."""
     gone = [track for track in history.present() if is_gone(track)]
-    asked = bool(gone) and _over_together(history) and not [*_alike(history)]
+    if not gone:
+        return frozenset()
+    asked = _over_together(history) and not [*_alike(history)]
     last = {track.rank for track in gone} if asked else _ended_last(history)
     return frozenset(
         t.rank for t in gone if finished(t) or (t.rank in last and end_of(t) is End.ASKED)

@@ -73,6 +73,9 @@ class Reading:
     calls: tuple[RingEntry, ...]
     """The collectives of its ring, oldest first."""
     at_s: float
+    """When it was requested: it may lack what happened later."""
+    came_s: float
+    """The tick with which it came, from which its ages count."""
     garbage: bool = False
     """True if it could not be read; `answer` and `calls` are empty then."""
 
@@ -492,21 +495,26 @@ class History:
             for member in members
         )
 
-    def keep_records(self, records: Mapping[RankName, FlightRecord | Unreachable]) -> None:
+    def keep_records(
+        self,
+        records: Mapping[RankName, FlightRecord | Unreachable],
+        asked_s: Mapping[RankName, float],
+    ) -> None:
         """Keep the flight records of this tick that can be read."""
         for rank, record in records.items():
             track = self.tracks.get(rank)
             if isinstance(record, FlightRecord):
                 try:
                     newest = bounded(record)
-                    self._records[rank] = Reading(newest, newest_collectives(newest), self.now_s)
+                    calls, at_s = newest_collectives(newest), asked_s.get(rank, self.now_s)
+                    self._records[rank] = Reading(newest, calls, at_s, self.now_s)
                     continue
                 except FlightRecordError:
                     pass
             if track is not None and self.reading(track) is None:
                 # no evidence either way; but the others' records are judged without it
                 nothing = FlightRecord(track.identity, True, {}, (), 0, None)
-                self._records[rank] = Reading(nothing, (), self.now_s, garbage=True)
+                self._records[rank] = Reading(nothing, (), self.now_s, self.now_s, garbage=True)
 
 
 def _told_ids(members: tuple[RankTrack, ...]) -> list[ReplicaId]:

@@ -56,7 +56,7 @@ def take_in(history: History, snapshot: Snapshot) -> None:
     history.regroup()
     history.links = links_of(history.present())
     history.see_deaths()
-    history.keep_records(snapshot.records)
+    history.keep_records(snapshot.records, snapshot.records_asked_s)
     _push_arrivals(history, snapshot)
     learn_from_past(history, snapshot)
     _push_pace(history)

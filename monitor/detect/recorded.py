@@ -140,7 +140,7 @@ def _read(reading: Reading, world: int) -> RankRecord | None:
     if reading.garbage or reading.answer.identity.world_size > world:
         return None
     try:
-        return ring.read_answer(reading.answer, taken_ns=int(reading.at_s * 1e9))
+        return ring.read_answer(reading.answer, taken_ns=int(reading.came_s * 1e9))
     except FlightRecordError:
         return None
 

@@ -130,6 +130,7 @@ class Observing:
             observations=observations,
             lighthouse=lighthouse,
             records=sweep.records,
+            records_asked_s={rank: now_s - ago_s for rank, ago_s in sweep.asked_ago_s.items()},
             evictions=components.evictors.log.progress(),
             steps=sweep.steps,
             vitals=components.vitals.measure(),

@@ -201,6 +201,8 @@ class Snapshot:
     lighthouse: LighthouseView | LighthouseAway
     records: Mapping[RankName, FlightRecord | Unreachable] = field(default_factory=dict)
     """Flight records of the ranks that the previous tick asked for (tier 2)."""
+    records_asked_s: Mapping[RankName, float] = field(default_factory=dict)
+    """Unix time at which those were requested that came later than in their tick."""
     evictions: tuple[Eviction, ...] = ()
     steps: Mapping[RankName, StepLog | Unreachable] = field(default_factory=dict)
     """Steps from before this monitor saw the ranks, for those that the previous tick asked for;

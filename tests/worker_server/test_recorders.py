@@ -187,28 +187,6 @@ def test_two_readers_within_a_second_cost_each_handler_one_question(serve, recor
     assert len(plane.asked) == 2
 
 
-def test_a_second_reader_of_a_rank_that_does_not_answer_makes_do_with_what_is_kept(
-    serve, recorders
-):
-    asked, over = threading.Event(), threading.Event()
-    plane = serve(fr_trace_json=by_backend)
-    recorders()
-
-    def slow(_):
-        asked.set()
-        over.wait(30)
-        return NCCL
-
-    plane.handlers["fr_trace_json"] = slow
-    first = threading.Thread(target=recorders)
-    first.start()
-    assert asked.wait(10)
-    assert recorders()["fr_trace_json"] == GLOO  # the first still waits: nothing has answered
-    assert first.is_alive()
-    over.set()
-    first.join(10)
-
-
 # -- the whole answer ---------------------------------------------------------------------------
 
 

@@ -349,33 +349,26 @@ class Recorders:
         self._next_s = self._moved_s = 0.0
 
     def refresh(self, max_age_s: float, entered: int) -> None:
-        """Ask recorders whose last answer is older; never raises. While another request waits for
-        a slow rank, this one makes do with what is kept.
-        """
-        if self._lock.acquire(timeout=0.5):  # the monitor gives up after 0.8 s, and asks again
+        """Ask recorders whose last answer is older; never raises."""
+        with self._lock:
+            due_s = monotonic() - max_age_s
+            if all(kept.taken_s > due_s for kept in self.kept.values()):
+                return
             try:
-                self._ask_older(monotonic() - max_age_s, entered)
-            finally:
-                self._lock.release()
-
-    def _ask_older(self, due_s: float, entered: int) -> None:
-        if all(kept.taken_s > due_s for kept in self.kept.values()):
-            return
-        try:
-            handlers = self._asked(self.plane.handlers)
-        except SilentError as exc:
-            why = str(exc)
-            self.kept = {name: replace(kept, error=why) for name, kept in self.kept.items()}
-            return
-        backends = () if self._ignores_backend else self.backends()
-        every = dict.fromkeys([MAIN, *questions(handlers, backends)])
-        for question in every:
-            kept = self.kept.get(question, Kept())
-            if kept.taken_s <= due_s:
-                self.kept[question] = self._refreshed(question, kept, handlers, entered)
-        for question in filter(self._is_mains, every):
-            del self.kept[question]
-            self._ignores_backend = True
+                handlers = self._asked(self.plane.handlers)
+            except SilentError as exc:
+                why = str(exc)
+                self.kept = {name: replace(kept, error=why) for name, kept in self.kept.items()}
+                return
+            backends = () if self._ignores_backend else self.backends()
+            every = dict.fromkeys([MAIN, *questions(handlers, backends)])
+            for question in every:
+                kept = self.kept.get(question, Kept())
+                if kept.taken_s <= due_s:
+                    self.kept[question] = self._refreshed(question, kept, handlers, entered)
+            for question in filter(self._is_mains, every):
+                del self.kept[question]
+                self._ignores_backend = True
 
     @property
     def blind(self) -> bool:
