@@ -170,6 +170,7 @@ def test_a_flight_record_that_is_late_comes_with_a_later_sweep_and_is_asked_for_
     ready.set()
     late = poller.sweep([rank.target()], deadline_s=3.0)
     assert isinstance(late.records[name], FlightRecord)
+    assert late.asked_ago_s[name] > 0.2  # two sweeps of 0.2 s came before
     assert [path for path, _ in rank.asked].count("v1/flight_recorder") == 1
     # one of a process that is gone meanwhile is nobody's
     poller.sweep([rank.target()], deadline_s=0.0, wanted=(name,))

@@ -4,6 +4,7 @@ import pytest
 
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.intake import take_in
+from lightkeeper.monitor.detect.recorded import UNREAD, before_death, opinion
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.observation import Failure, Member, Unreachable
@@ -49,6 +50,24 @@ def test_a_stall_is_a_lower_bound(snapshots, stall_s) -> None:
     for shot in snapshots:
         take_in(history, shot)
     assert history.tracks[RANK].stall_s == stall_s
+
+
+@pytest.mark.parametrize(("asked_ago_s", "counts"), [(4.0, False), (1.0, True)])
+def test_a_record_that_came_late_shows_nothing_that_happened_after_it_was_requested(
+    asked_ago_s: float, counts: bool
+) -> None:
+    """It may have been made before a rank entered a call, or died: who made it stood elsewhere."""
+    fleet = SimFleet(1, 2)
+    names = (RANK, RankName("rg_0.1"))
+    shot = fleet.snapshot(wanted=names)
+    *others, last = shot.observations
+    died = replace(last.outcome.process, alive=False, dead_age_s=3.0, exit_signal="SIGSEGV")
+    dead = replace(last, outcome=replace(last.outcome, process=died))
+    asked = {names[1]: shot.now_s - asked_ago_s}
+    history = History.of(KeeperConfig())
+    take_in(history, replace(shot, observations=(*others, dead), records_asked_s=asked))
+    assert before_death(history, history.tracks[names[1]]) is not counts
+    assert (opinion(history, "rg_0", within_s=3.0) is not UNREAD) is counts
 
 
 def test_a_restarted_rank_begins_anew() -> None:
