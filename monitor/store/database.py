@@ -501,12 +501,12 @@ class LeaseTable:
     """The one row of the lease. Any method raises `StoreError` if the database fails or is away."""
 
     def __init__(self, database: Database) -> None:
-        self.database = database
+        self._database = database
 
     def read(self) -> LeaseRow:
         c = LEASE.c
         row = select(c.epoch, c.beat, c.writes, c.holder, c.url, c.since_s, c.ttl_s)
-        with self._saying("cannot be read"), self.database.begin() as db:
+        with self._saying("cannot be read"), self._database.begin() as db:
             return LeaseRow(*db.execute(row.where(_FLEET)).one())
 
     def take(self, seen: LeaseRow, holder: str, url: str, since_s: float, ttl_s: float) -> bool:
@@ -526,8 +526,13 @@ class LeaseTable:
         return self._changed(_held_under(fence), beat=LEASE.c.beat + 1, holder=None, url=None)
 
     def _changed(self, where: ColumnElement[bool], **values: object) -> bool:
-        with self._saying("takes no writes"), self.database.begin() as db:
+        with self._saying("takes no writes"), self._database.begin() as db:
             return db.execute(update(LEASE).where(where).values(**values)).rowcount == 1
+
+    @property
+    def gone(self) -> str | None:
+        """That the store was moved or deleted, since that was seen."""
+        return self._database.gone
 
     @contextmanager
     def _saying(self, what: str) -> Iterator[None]:
@@ -536,7 +541,7 @@ class LeaseTable:
         except Gone:
             raise
         except StoreError as error:
-            raise StoreError(f"the store {self.database.place} {what}: {error}") from None
+            raise StoreError(f"the store {self._database.place} {what}: {error}") from None
 
 
 _FLEET: Final = LEASE.c.scope == SCOPE

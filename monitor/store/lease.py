@@ -250,7 +250,7 @@ class Lease:
         now_s = self._clock()
         with self._lock:
             epoch, silent_s, problem = self._epoch, now_s - self._asked_s, self._problem
-        if (gone := self._table.database.gone) is not None:
+        if (gone := self._table.gone) is not None:
             return gone
         if epoch is None:
             return "another monitor holds the lease, or may hold it"

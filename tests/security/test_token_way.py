@@ -171,7 +171,7 @@ def _by_fetcher(method: str) -> Callable[[str], None]:
 
 def _register(url: str) -> None:
     identity = SimpleNamespace(rank="rg_0.0", incarnation="one", launched_as=None, group="rg_0")
-    endpoint = SimpleNamespace(box=SimpleNamespace(identity=identity), secret="s")
+    endpoint = SimpleNamespace(identity=identity, secret="s")
     Registrar(url, endpoint, "secret")._call("POST", "/v1/register", b"{}")  # type: ignore[arg-type]
 
 

@@ -64,7 +64,7 @@ class FakeEndpoint:
     """A rank launched as `rg_1`, and what its WorkerServer makes of the monitor's answers."""
 
     def __init__(self, name=None, rank=0, lease_s=0.06):
-        self.name, self.rank, self.lease_s, self.box = name, rank, lease_s, self
+        self.name, self.rank, self.lease_s = name, rank, lease_s
         self.refusals, self.complaints, self.allowed = [], [], []
 
     claim = wire.Claim(secret="of this incarnation")

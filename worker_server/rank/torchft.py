@@ -94,7 +94,7 @@ def install(reporter: Reporter) -> None:
     """Observe torchft for this reporter from now on; repeated calls patch only once."""
     global _observer  # noqa: PLW0603  the wrappers outlive any one attach
     _observer = Observer(reporter)
-    torchft_groups.groups_by_id.clear()  # another page is written from now on
+    torchft_groups.forget_groups()
     gentle_end.groups_now = torchft_groups.living_groups
     wrap(torch.amp.GradScaler, "scale", _scaled)
     for name, patch in ((_GROUPS, _patch_groups), (_MANAGER, _patch_manager)):
@@ -400,8 +400,7 @@ class Observer:
             if (seconds := to_seconds(timeout)) is not None:
                 self.page.write_timeout(word, seconds)
         # `Manager.allreduce` gives up after the usual one, whatever its group's is
-        pg = torchft_groups.innermost_group(getattr(manager, "_pg", None))
-        process_groups.limit("torchft", [usual, getattr(pg, "_timeout", None)])
+        process_groups.limit("torchft", [usual, torchft_groups.timeout_of(manager)])
 
     def note_lighthouse(self, manager: object, address: str | None) -> None:
         """Publish the address that the Manager asks for a quorum: rank 0 of a group alone does."""

@@ -140,8 +140,13 @@ class _Group:
         return 1 | (quorum + 1) << layout.RING_QUORUM_SHIFT
 
 
-groups_by_id: dict[int, _Group] = {}
+_groups: dict[int, _Group] = {}
 _kind: type | None = None
+
+
+def forget_groups() -> None:
+    """Another page is written from now on."""
+    _groups.clear()
 
 
 def install(module: Any) -> None:
@@ -277,20 +282,25 @@ def innermost_group(pg: Any) -> Any:
     return pg
 
 
+def timeout_of(manager: Any) -> Any:
+    """After how long the Manager's group gives up; None: it does not say."""
+    return getattr(innermost_group(getattr(manager, "_pg", None)), "_timeout", None)
+
+
 def living_groups() -> list[tuple[Any, object]]:
     """The groups that there are now, each with the quorum for which it is configured."""
-    living = ((group.alive(), group.quorum) for group in list(groups_by_id.values()))
-    return [(pg, quorum) for pg, quorum in living if pg is not None]
+    groups = ((group.alive(), group.quorum) for group in list(_groups.values()))
+    return [(pg, quorum) for pg, quorum in groups if pg is not None]
 
 
 def _group(recorder: Recorder, pg: Any) -> _Group | None:
     pg = innermost_group(pg)
-    group = groups_by_id.get(id(pg))
+    group = _groups.get(id(pg))
     if group is not None and group.alive() is pg:
         return group
-    for key in [key for key, group in groups_by_id.items() if group.alive() is None]:
-        del groups_by_id[key]
-    taken = {group.number for group in groups_by_id.values()}
+    for key in [key for key, group in _groups.items() if group.alive() is None]:
+        del _groups[key]
+    taken = {group.number for group in _groups.values()}
     number = next(n for n in range(1, layout.MAX_GROUPS + 2) if n not in taken)
     inner = getattr(pg, "_pg", None)
     size = inner.size() if type(inner) is dist.ProcessGroup else 0
@@ -304,7 +314,7 @@ def _group(recorder: Recorder, pg: Any) -> _Group | None:
         row = recorder.page.restart_group(row, size)
     quorum = getattr(pg, "_quorum_id", None)
     group = _Group(weakref.ref(pg), number, row, quorum if isinstance(quorum, int) else None)
-    groups_by_id[id(pg)] = group
+    _groups[id(pg)] = group
     return group
 
 
@@ -330,7 +340,7 @@ def failed(pg: Any, error: BaseException) -> None:
     if this_thread.waiting:
         this_thread.swallowed = error
     elif this_thread.managed is None and not this_thread.background:
-        group = groups_by_id.get(id(innermost_group(pg)))
+        group = _groups.get(id(innermost_group(pg)))
         oldest = next(iter(group.open_entries.values()), None) if group is not None else None
         if oldest is not None:
             oldest.complete(error)

@@ -90,20 +90,24 @@ class EndpointFile:
     """What a sidecar publishes: its address, its rank's name, and what the rank should warn of."""
 
     def __init__(self, box: BlackBox, files: run_dir.RankFiles, url: str) -> None:
-        self.box, self._files, self._url = box, files, url
+        self._box, self._files, self._url = box, files, url
         self._words: dict[str, str] = {}
+
+    @property
+    def identity(self) -> wire.Identity:
+        return self._box.identity
 
     def registration(self, *, parting: bool = False) -> wire.Registration:
         """`parting`: with how the rank ends."""
-        process = self.box.process()
+        process = self._box.process()
         return wire.Registration(
-            self.box.identity, self._url, LEASE_S,
-            age_s=self.box.age_s, dead_age_s=process.dead_age_s, claim=self.box.page.claim,
-            last=self.box.parting() if parting else None,
+            self._box.identity, self._url, LEASE_S,
+            age_s=self._box.age_s, dead_age_s=process.dead_age_s, claim=self._box.page.claim,
+            last=self._box.parting() if parting else None,
         )  # fmt: skip
 
     def publish(self) -> None:
-        who = self.box.identity
+        who = self._box.identity
         self._files.write_endpoint(
             {
                 "rank": who.rank,
@@ -120,13 +124,13 @@ class EndpointFile:
 
     def know_as(self, name: str) -> None:
         """Use the group's former name."""
-        self.box.page.known_as = name
+        self._box.page.known_as = name
         self._words["known_as"] = name
         self.publish()
 
     def allow(self, asks_again: bool) -> None:
         """Take the monitor's word on shutting dead connections to the Lighthouse."""
-        self.box.ask_again.allowed = asks_again
+        self._box.ask_again.allowed = asks_again
 
     def complain(self, why: str) -> None:
         """Publish a complaint for the rank's users."""
@@ -135,7 +139,7 @@ class EndpointFile:
 
     def refuse(self, name: str, why: str) -> None:
         """Drop a name that is another group's."""
-        self.box.page.refused = name
+        self._box.page.refused = name
         self._words["refused"] = name
         self.complain(why)
 
@@ -174,7 +178,7 @@ class Registrar(threading.Thread):
         self._refusal = ""
         """The monitor's message for the last refusal, unless it refused only the name."""
         self._began_s = time.monotonic()
-        self._identity = endpoint.box.identity
+        self._identity = endpoint.identity
         """The identity last registered."""
         self._token = token
         self._stop_asked = threading.Event()
@@ -184,7 +188,7 @@ class Registrar(threading.Thread):
     def run(self) -> None:
         wait, up, due_s = 0.0, True, time.monotonic()
         while not self._stop_asked.wait(min(_LOOK_S, max(0.0, due_s - time.monotonic()))):
-            if time.monotonic() < due_s and self._endpoint.box.identity == self._identity:
+            if time.monotonic() < due_s and self._endpoint.identity == self._identity:
                 continue
             registration = self._endpoint.registration()
             self._identity = registration.identity

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -44,9 +43,9 @@ class Row:
 
     row: LeaseRow = EMPTY
     away: bool = False
+    gone: str | None = None
     before: Callable[[], None] = lambda: None
     after: Callable[[], None] = lambda: None
-    database = SimpleNamespace(gone=None)
 
     def read(self) -> LeaseRow:
         return self._do(lambda: self.row)
