@@ -448,6 +448,8 @@ def _refuse_others_content(place: StorePlace, path: Path) -> None:
         with closing(sqlite3.connect(url, uri=True)) as db:
             tables = db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     except sqlite3.DatabaseError as error:
+        if "malformed" in str(error):
+            return  # perhaps only half of it is copied from its -wal: who opens it will see
         raise StoreError(f"cannot use store {path}: {error}{_MOVE}") from None
     _refuse_foreign(place, [name for (name,) in tables])
 

@@ -149,7 +149,7 @@ def hostile(ranks: int) -> WaitMap:
 
 
 def test_a_huge_and_hostile_one_is_cut_and_escaped_and_costs_no_more_than_a_large_one() -> None:
-    large, huge = hostile(500), hostile(3_000)
+    large, huge = hostile(1_000), hostile(6_000)
     assert cpu_s(lambda: drawn(draw_graph(huge)), 3) < 3 * cpu_s(
         lambda: drawn(draw_graph(large)), 3
     )

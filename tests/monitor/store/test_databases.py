@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import sys
 import threading
@@ -137,6 +138,16 @@ def test_those_that_make_a_store_at_once_all_get_it(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         for store in pool.map(Store, [tmp_path / "m.db"] * 4):
             store.close()
+
+
+def test_a_file_of_which_half_is_still_in_its_wal_is_whole(tmp_path: Path) -> None:
+    done, half = tmp_path / "m.db", tmp_path / "half.db"
+    with closing(Store(done)):
+        for side in ("", "-wal"):
+            shutil.copy(f"{done}{side}", f"{half}{side}")
+    with half.open("r+b") as file:  # as a monitor that starts at the same moment leaves it
+        file.write(done.read_bytes()[:4096])
+    Store(half).close()
 
 
 def test_who_opens_a_file_waits_for_who_has_it_locked(tmp_path: Path) -> None:
