@@ -43,37 +43,53 @@ class Proxy:
     """Passes bytes on until it is told to cut; lives in a thread of its own."""
 
     def __init__(self, target: str) -> None:
-        parts = urlsplit(target)
-        self._target = parts.hostname, parts.port
+        self.lead_to(target)
         self.url = ""
         self._loop = asyncio.new_event_loop()
         self._over = asyncio.Event()
         self._writers: dict[asyncio.StreamWriter, None] = {}
+        self._made: list[asyncio.WriteTransport] = []
         self._swallows = False
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),))
         self._thread.start()
         wait_for(lambda: self.url, within_s=5, what="it listens")
 
+    def lead_to(self, target: str) -> None:
+        """Whom the next connections reach."""
+        parts = urlsplit(target)
+        self._target = parts.hostname, parts.port
+
     async def _run(self) -> None:
         async with await asyncio.start_server(self._joined, "127.0.0.1", 0) as server:
             self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             await self._over.wait()
-        self._end()
-        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.sleep(0)  # a task that is cancelled before it begins closes nothing
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+        for transport in self._made:  # one that is closed waits for a peer that reads nothing more
+            transport.abort()
+        await asyncio.sleep(0)  # they close their sockets in the loop's next turn
 
     async def _joined(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there: asyncio.StreamWriter | None = None
-        self._writers[writer] = None
+        writers = [writer]
         try:
+            self._keep(writer)
             back, there = await asyncio.open_connection(*self._target)
-            self._writers[there] = None
+            writers.append(there)
+            self._keep(there)
             await asyncio.gather(self._copy(reader, there), self._copy(back, writer))
         except OSError:
             pass
         finally:
-            for each in filter(None, (writer, there)):
+            for each in writers:
                 self._writers.pop(each, None)
                 each.close()
+
+    def _keep(self, writer: asyncio.StreamWriter) -> None:
+        self._writers[writer] = None
+        self._made.append(writer.transport)
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import requests
 
+from tests.gate.cuts import Proxy
 from tests.gate.groups import Gate, Group, Lighthouse, all_commit_more, running, torchft
 from tests.nursery import Child
 from tests.ports import free_port
@@ -90,69 +90,12 @@ def health(gate: Gate) -> str:
     return requests.get(f"{gate.admin}/healthz", timeout=5).text
 
 
-class Service:
-    """An address that leads to the pod that it was told, and goes on doing so for a while."""
-
-    def __init__(self, target: str) -> None:
-        self.lead_to(target)
-        self.url = ""
-        self._loop = asyncio.new_event_loop()
-        self._stopping = asyncio.Event()
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),))
-        self._thread.start()
-        wait_for(lambda: self.url, within_s=5, what="it listens")
-
-    def lead_to(self, target: str) -> None:
-        self._port = int(target.rpartition(":")[2])
-
-    async def _run(self) -> None:
-        async with await asyncio.start_server(self._joined, "127.0.0.1", 0) as server:
-            self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            await self._stopping.wait()
-        while others := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.sleep(0)  # a task that is cancelled before it begins closes nothing
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
-        await asyncio.sleep(0)  # what was aborted closes its socket in the loop's next turn
-
-    async def _joined(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers = [writer]
-        try:
-            there = await asyncio.open_connection("127.0.0.1", self._port)
-            writers.append(there[1])
-            await asyncio.gather(self._copy(reader, there[1]), self._copy(there[0], writer))
-        except OSError:
-            pass
-        except asyncio.CancelledError:
-            for each in writers:
-                each.transport.abort()  # `close` waits for a peer that may read nothing any more
-            raise
-        finally:  # also of a connection that is cancelled before its first byte
-            for each in writers:
-                each.close()
-
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65_536):
-                writer.write(data)
-        except OSError:
-            pass
-        finally:
-            writer.close()
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join()
-        self._loop.close()
-
-
 def test_a_rollout_behind_a_service_that_lags_costs_no_step(rig: tuple[Lighthouse, Gate]) -> None:
     """As in Kubernetes: two addresses, the old pod is told to end, and still sent clients."""
     lighthouse, _ = rig
     grace = ["--grace", "60"]
     old = Gate(lighthouse.url, free_port(), free_port(), *grace)
-    service = Service(old.url)
+    service = Proxy(old.url)
     groups = train(service.url, step_s=0.1)
     with running(*groups, service, old):
         old.deny(DENIED)

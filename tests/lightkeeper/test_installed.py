@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -109,8 +109,7 @@ def test_all_three_have_the_version_of_the_first(wheel, sides):
 def test_a_wheel_that_is_built_from_the_sdist_is_the_same(wheel, tmp_path):
     archive = built("sdist", tmp_path / "sdist")
     assert archive.stat().st_size < 3_000_000
-    with tarfile.open(archive) as tar:
-        tar.extractall(tmp_path, filter="data")
+    shutil.unpack_archive(archive, tmp_path)
     [tree] = tmp_path.glob("lightkeeper-*")
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "again")],
