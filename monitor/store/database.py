@@ -217,7 +217,8 @@ class Database:
         self._file: tuple[int, int] | None = None
         self.gone: str | None = None
         """That its file was moved or deleted, since that was seen."""
-        self.engine = _file_engine(place) if place.path is not None else _postgres_engine(place)
+        path = place.path
+        self.engine = _postgres_engine(place) if path is None else _file_engine(place, path)
         try:
             prepare(self.engine, place)
         except StoreError:
@@ -388,9 +389,7 @@ def _storable(value: str) -> str:
     return value.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
-def _file_engine(place: StorePlace) -> Engine:
-    path = place.path
-    assert path is not None  # noqa: S101 - the caller checks
+def _file_engine(place: StorePlace, path: Path) -> Engine:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -447,11 +446,10 @@ def _refuse_others_content(place: StorePlace, path: Path) -> None:
     try:
         with closing(sqlite3.connect(url, uri=True)) as db:
             tables = db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            _refuse_foreign(place, [name for (name,) in tables])
     except sqlite3.DatabaseError as error:
-        if "malformed" in str(error):
-            return  # perhaps only half of it is copied from its -wal: who opens it will see
-        raise StoreError(f"cannot use store {path}: {error}{_MOVE}") from None
-    _refuse_foreign(place, [name for (name,) in tables])
+        if "malformed" not in str(error):  # half may still be in its -wal: who opens it will see
+            raise StoreError(f"cannot use store {path}: {error}{_MOVE}") from None
 
 
 def _close_to_others(file: Path, *, create: bool) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.store.lease import Lease
 from lightkeeper.monitor.store.place import StoreError, parse_place
 from lightkeeper.monitor.store.store import Store
+from tests.forks import child
 from tests.monitor.doubles import HandClock
 from tests.monitor.fakes import wait_until
 from tests.monitor.samples import EVENT, GROUP_ENTRY, incident
@@ -135,9 +136,8 @@ def test_the_lease_is_renewed_while_thousands_of_targets_are_written(store: Stor
 
 
 def test_those_that_make_a_store_at_once_all_get_it(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(4) as pool:
-        for store in pool.map(Store, [tmp_path / "m.db"] * 4):
-            store.close()
+    ends = [child(lambda: Store(tmp_path / "m.db").close()) for _ in range(4)]
+    assert [os.waitpid(pid, 0)[1] for pid in ends] == [0] * 4
 
 
 def test_a_file_of_which_half_is_still_in_its_wal_is_whole(tmp_path: Path) -> None:
