@@ -61,7 +61,7 @@ def run(
     forked: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """The record of one run, with lightkeeper or with TorchFT alone; it is over at the latest when
-    survivors have gone on for `settle_s`. `forked` is as of `Job`.
+    survivors have gone on for `settle_s` and a rank is named. `forked` is as of `Job`.
 
     Raises:
         LabError: no namespaces here, or the job did not come up.
@@ -75,7 +75,7 @@ def run(
                 watch.start()
             if case.steady:
                 _until_steady(job, watch)
-            span_s = _play(job, settle_s)
+            span_s = _play(job, watch, settle_s)
         finally:
             watch.close()
         return record(job, watch, number, *span_s)
@@ -111,7 +111,7 @@ def _unsteady(job: Job, watch: Inside) -> str:
     return ""
 
 
-def _play(job: Job, settle_s: float) -> tuple[float, float]:
+def _play(job: Job, watch: Inside, settle_s: float) -> tuple[float, float]:
     """The fault, its repair, and a look on; when the fault was, and the end."""
     case, at_s = job.case, time.time()
     case.fault(job)
@@ -120,7 +120,10 @@ def _play(job: Job, settle_s: float) -> tuple[float, float]:
         case.repair(job)
     while (now_s := time.time()) < at_s + case.watch_s:
         rows = _pauses(job, at_s, now_s).values()
-        if all(row["over"] is not None and now_s > at_s + row["over"] + settle_s for row in rows):
+        settled = (
+            row["over"] is not None and now_s > at_s + row["over"] + settle_s for row in rows
+        )
+        if watch.named and all(settled):
             break
         time.sleep(LOOK_S)
     return at_s, now_s

@@ -15,7 +15,9 @@ from experiments.netlab.runner import run
 
 SURVIVORS_STAND_S: Final = 20.0
 """8.7 s on a quiet machine; TorchFT alone takes 60.4."""
-TOLD_S: Final = 15.0
+TOLD_S: Final = 20.0
+"""7.4 s while kernels wait for its acknowledgements; 15 s (`host_lost_s`) where survivors, free
+after 5 s, have closed those connections."""
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -24,7 +26,7 @@ def test_survivors_of_a_lost_host_commit_again_and_its_rank_alone_is_named(tmp_p
     if why := why_not():
         pytest.skip(why)
     case = CASES["host-lost"]
-    record = run(case, 0, tmp_path / "lab", alone=False, settle_s=10.0, forked=True)
+    record = run(case, 0, tmp_path / "lab", alone=False, settle_s=5.0, forked=True)
     assert record["pauses"].keys() == {"0.0", "2.0"}
     for rank, row in record["pauses"].items():
         assert row["over"] is not None, f"{rank} still stands"
