@@ -10,7 +10,7 @@ STAMP  := $(VENV)/.lightkeeper-setup
 # More processes than work on two cores: tests also wait. tests/sharing.py says which integration tests
 # go together (the fleets do, two at a time).
 UNIT        := -n 3 --dist worksteal -m 'not integration'
-INTEGRATION := -n 4 --dist loadscope -m integration
+INTEGRATION := -n 6 --dist loadscope -m integration
 # The unit part writes thousands of small files: into memory where that has 1 GB and may hold programs; a disk takes 5 s more.
 MEMORY = $(shell ! grep -qs ' /dev/shm [^ ]* [^ ]*noexec' /proc/mounts \
   && [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 1000000 ] 2>/dev/null && echo TMPDIR=/dev/shm)

@@ -29,14 +29,16 @@ EVIL = "../../pause?x=1#\n\u202e"
 
 def ask(url: str, talk: Callable[[Client], Awaitable[T]], token: str | None = None) -> T:
     """What an agent hears of this monitor; with a token it starts `lightkeeper mcp`."""
-    from mcp import Client, StdioServerParameters  # 1.4 s of CPU, and not in each worker
+    from mcp import Client, StdioServerParameters, stdio_client  # 1.4 s of CPU, only where needed
 
     from lightkeeper.monitor.commands.mcp import server_of
 
     words = ["-m", "lightkeeper.monitor.cli", "mcp", "--monitor", url]
-    server = server_of(Monitor(url)) if token is None else StdioServerParameters(
-        command=sys.executable, args=words, env=environment(LIGHTKEEPER_TOKEN=token)
-    )  # fmt: skip
+    started = StdioServerParameters(
+        command=sys.executable, args=words, env=environment(LIGHTKEEPER_TOKEN=token or "")
+    )
+    # what stderr was when another test imported it may be no file
+    server = stdio_client(started, errlog=sys.__stderr__) if token else server_of(Monitor(url))
 
     async def connect() -> T:
         async with Client(server, read_timeout_seconds=60) as client:
