@@ -320,7 +320,7 @@ _SILENT: Final = (Fault.SILENT_MISMATCH, Fault.SKIPPED, Fault.EXTRA)
 LARGEST: Final = 8
 """Ranks of a group that is sampled: a tick parses and compares some 4,096 calls of each."""
 _TOLD_TICKS: Final = 3.5
-"""Ticks for which a fresh reading is used: enough sweeps to fire, few analyses."""
+"""Ticks for which readings are used after they came: enough sweeps to fire, few analyses."""
 
 
 def silent_mismatch(history: History) -> Iterable[Verdict]:
@@ -380,8 +380,8 @@ def _just_read(history: History, members: tuple[RankTrack, ...]) -> bool:
         return False
     if any(track.stall_s >= history.still_after_s for track in members):
         return False  # read on a suspicion: others judge that
-    oldest_s = max(history.record_age_s(track.rank) for track in members)
-    return oldest_s <= _TOLD_TICKS * config.tick_s
+    readings, limit_s = map(history.asked, members), _TOLD_TICKS * config.tick_s
+    return all(read is not None and history.now_s - read.came_s <= limit_s for read in readings)
 
 
 def _judge_silent(history: History, group: GroupName) -> Iterable[Verdict]:

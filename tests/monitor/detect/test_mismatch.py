@@ -7,6 +7,7 @@ import pytest
 
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Guard
+from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.observation import Snapshot
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.worker_server.wire import FlightRecord, RingEntry
@@ -179,6 +180,23 @@ def test_the_records_of_a_group_whose_sum_is_not_finite_are_read_at_once() -> No
     assert incident.culprits == ("rg_1.1",)
     assert drive.fired[incident.id] <= 45.0
     assert drive.evicts == []
+
+
+def test_a_sample_of_which_one_record_took_4_s_is_judged() -> None:
+    """As on a starved host, where each of them takes so long."""
+    fleet, rank = SimFleet(2, 2, [at(40, mismatch("rg_1.1", "dtype"))]), RankName("rg_1.1")
+    asked_s: list[float] = []
+
+    def late(shot: Snapshot) -> Snapshot:
+        if rank in shot.records and not asked_s:
+            asked_s.append(shot.now_s)
+        records = {name: record for name, record in shot.records.items() if name != rank}
+        if not asked_s or shot.now_s < asked_s[0] + 4:
+            return replace(shot, records=records)
+        records[rank] = fleet._record(rank)
+        return replace(shot, records=records, records_asked_s={rank: asked_s.pop()})
+
+    assert Drive(fleet, OFTEN, alter=late).run(80).incident("mismatch").culprits == (rank,)
 
 
 def test_a_silent_mismatch_explains_no_hang_of_its_group() -> None:
