@@ -156,7 +156,7 @@ def test_a_wrong_value_is_one_line_and_writes_nothing(line, tmp_path):
     assert not (folder / "job").exists()
 
 
-@pytest.mark.parametrize("version", ["1.31", "1.34", "1.37"])
+@pytest.mark.parametrize("version", ["1.31", "1.37"])
 def test_all_of_it_follows_kubernetes_own_schemas(fleet, version):
     validate = pytest.importorskip("kubernetes_validate")
     for item in fleet.objects:

@@ -18,29 +18,17 @@ SICK = {
 }
 
 
-def test_the_filter_shows_whom_it_names_and_follows_changes(stage, opened) -> None:
+def test_the_filter_shows_whom_it_names_follows_changes_and_is_kept_in_the_address(
+    stage, opened
+) -> None:
     monitor = stage(crowd(125, 2, SICK))
-    page = opened.open(monitor.url)
+    url = monitor.url
+    page = opened.open(f"{url}/?by=group")
     live(page)
     shown = page.locator("#grid > li:visible")
     page.select_option("#filter-state", "not healthy")
     assert [item.get_attribute("data-key") for item in shown.all()] == ["rg_0", "rg_1"]
     assert "2 of 125 shown" in page.inner_text("#filter")
-    monitor.show(crowd(125, 2, {"rg_7.1": RankHealth.STARTING}, tick=101))
-    page.wait_for_selector('#grid > li[data-key="rg_7"]:visible')
-    assert shown.count() == 1
-    page.select_option("#filter-state", "any state")
-    page.fill("#filter-text", "RG_12")
-    assert shown.count() == 6  # rg_12 and rg_120 to rg_124
-    page.press("#filter-text", "Escape")
-    assert shown.count() == 125
-
-
-def test_the_filter_is_kept_in_the_address(stage, opened) -> None:
-    url = stage(crowd(125, 2, SICK)).url
-    page = opened.open(f"{url}/?by=group")
-    live(page)
-    page.select_option("#filter-state", "not healthy")
     page.fill("#filter-text", "RG_1")
     page.wait_for_url(f"{url}/?by=group&name=RG_1&state=not+healthy")
     page.goto(page.url)  # as a colleague does to whom it was sent
@@ -49,8 +37,15 @@ def test_the_filter_is_kept_in_the_address(stage, opened) -> None:
     assert page.input_value("#filter-text") == "RG_1"
     assert page.input_value("#filter-state") == "not healthy"
     page.press("#filter-text", "Escape")
+    monitor.show(crowd(125, 2, {"rg_7.1": RankHealth.STARTING}, tick=101))
+    page.wait_for_selector('#grid > li[data-key="rg_7"]:visible')
+    assert shown.count() == 1
     page.select_option("#filter-state", "any state")
     page.wait_for_url(f"{url}/?by=group")
+    page.fill("#filter-text", "RG_12")
+    assert shown.count() == 6  # rg_12 and rg_120 to rg_124
+    page.press("#filter-text", "Escape")
+    assert shown.count() == 125
     page.goto(f"{url}/?state=nonsense&name={'x' * 500}")
     live(page)
     assert page.input_value("#filter-state") == "any state"
@@ -88,6 +83,17 @@ def test_the_grid_is_one_stop_and_arrows_move_in_it(stage, opened) -> None:
 def test_keys_are_listed_and_do_what_they_say(stage, opened) -> None:
     page = opened.open(stage(crowd(2, 2, SICK)).url)
     live(page)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.innerText") == "Skip to the content"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    outline = "getComputedStyle(document.querySelector('.home')).outlineStyle"
+    assert page.evaluate(outline) == "none"
+    page.focus(".home")
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "home"
+    assert page.evaluate(outline) == "solid"  # who moves by keyboard sees where they are
     page.keyboard.press("Shift+?")
     assert page.locator("dialog[open] dt").count() > 5
     page.keyboard.press("Escape")
@@ -102,18 +108,3 @@ def test_keys_are_listed_and_do_what_they_say(stage, opened) -> None:
     assert page.evaluate("document.activeElement.pathname") == "/ranks/rg_1.0"
     page.keyboard.press("i")
     page.wait_for_url("**/incidents")
-
-
-def test_the_first_tab_skips_to_the_content(stage, opened) -> None:
-    page = opened.open(stage(crowd(2, 2)).url)
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.innerText") == "Skip to the content"
-    page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.id") == "main"
-    outline = "getComputedStyle(document.querySelector('.home')).outlineStyle"
-    assert page.evaluate(outline) == "none"
-    page.focus(".home")
-    page.keyboard.press("Shift+Tab")
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.className") == "home"
-    assert page.evaluate(outline) == "solid"  # who moves by keyboard sees where they are

@@ -163,11 +163,15 @@ def test_one_that_is_over_is_labelled_and_shows_it_though_it_asks_no_more(worked
     says(page, "accusation wrong")
     page.goto(monitor.url + "/incidents")
     assert "0 %" in page.inner_text("#labels")
-    assert_accessible(page)
+    page.evaluate("() => document.querySelectorAll('details').forEach((d) => d.open = true)")
+    assert_accessible(page, also="dark")
 
 
-def test_ids_commands_and_stacks_are_copied(worked, opened) -> None:
-    monitor = worked()
+def test_ids_commands_and_stacks_are_copied_and_the_evidence_is_a_download_also_with_a_token(
+    worked, opened, tmp_path
+) -> None:
+    (bundle := tmp_path / f"{ID}.zip").write_bytes(b"PK evidence")
+    monitor = worked(bundle=lambda _: bundle)
     page = opened.open(f"{monitor.url}/incidents/{ID}")
     live(page)
     copied = "navigator.clipboard.readText()"
@@ -181,12 +185,6 @@ def test_ids_commands_and_stacks_are_copied(worked, opened) -> None:
     page.locator("#acts summary").click()
     page.locator("#acts .shell button.copy").first.click()
     wait_until(lambda: f"incidents ack {ID}" in page.evaluate(copied), 10, "a command is copied")
-
-
-def test_the_evidence_is_a_download_also_where_it_needs_the_token(worked, opened, tmp_path) -> None:
-    (bundle := tmp_path / f"{ID}.zip").write_bytes(b"PK evidence")
-    page = opened.open(f"{worked(bundle=lambda _: bundle).url}/incidents/{ID}")
-    live(page)
     with page.expect_download() as plain:
         page.click("text=Download the evidence")
     assert plain.value.path().read_bytes() == b"PK evidence"
@@ -206,6 +204,7 @@ def test_without_a_script_it_reads_and_has_no_dead_buttons(worked, opened) -> No
     monitor = worked()
     page = opened.open(f"{monitor.url}/incidents/{ID}", java_script_enabled=False)
     assert "not acknowledged" in page.inner_text("#work")
+    assert "_hold_gil (trainer/faults.py:228)" in page.inner_text("main")
     assert page.locator("button:visible").count() == 0
     page.get_by_text("From a shell").click()
     assert f"lightkeeper incidents ack {ID}" in page.inner_text("#acts")
