@@ -27,7 +27,7 @@ from lightkeeper.monitor.decide.view import NotPossible, View
 from lightkeeper.monitor.model.incident import Incident
 from lightkeeper.monitor.model.names import GroupName, IncidentId
 from lightkeeper.monitor.model.units import clean
-from lightkeeper.monitor.model.work import WorkRow
+from lightkeeper.monitor.model.work import Work, WorkRow
 from lightkeeper.monitor.rulebook import Rulebook
 from lightkeeper.monitor.show.templating import Page
 from lightkeeper.monitor.show.web.incident_page import BundleStacks
@@ -59,8 +59,8 @@ _SPARES: Final = 20.0
 @dataclass(slots=True)
 class _Entry(Generic[T]):
     making: threading.Lock = field(default_factory=threading.Lock)
-    value: tuple[ref[View], T] | None = None
-    """Does not keep the view, which may be large."""
+    value: tuple[ref[View], Work, T] | None = None
+    """Does not keep the view, which may be large; what people did since is shown at once."""
     good_s: float = 0.0
     """Until when it serves later views as well; monotonic."""
 
@@ -80,15 +80,15 @@ class Latest(Generic[T]):
             if len(self._entries) > _ENTRIES:
                 self._entries.popitem(last=False)
         good_s = entry.good_s + (_OLD_S if entry.making.locked() else 0.0)
-        if entry.value is not None and time.monotonic() < good_s:
-            return entry.value[1]
+        if entry.value and time.monotonic() < good_s and entry.value[1] == view.work:
+            return entry.value[2]
         with entry.making:
             if entry.value is None or entry.value[0]() is not view:
                 began_s = time.thread_time()
-                entry.value = ref(view), make()
+                entry.value = ref(view), view.work, make()
                 cpu_s = time.thread_time() - began_s
                 entry.good_s = time.monotonic() + (_SPARES * cpu_s if cpu_s > LONG_S else 0.0)
-            return entry.value[1]
+            return entry.value[2]
 
 
 # -- What routes use -------------------------------------------------------------------------------

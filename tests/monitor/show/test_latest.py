@@ -11,10 +11,12 @@ from functools import partial
 
 import pytest
 
+from lightkeeper.monitor.model.work import Work, WorkAction, WorkRow
 from lightkeeper.monitor.show.templating import Page
 from lightkeeper.monitor.show.web import answers as making
 from lightkeeper.monitor.show.web.answers import Latest, dump
 from lightkeeper.monitor.show.web.pages import FLEET, Context, PagePlace, make
+from tests.changed import replace
 from tests.page.views import crowd
 
 HERE = PagePlace(FLEET)
@@ -105,9 +107,11 @@ def test_a_value_that_took_long_to_make_serves_later_views_for_a_while(
     latest.get(crowd(1, 1), "page", maker)
     second = crowd(1, 1, tick=101)
     assert [latest.get(second, "page", maker) for _ in range(3)] == ["value 1"] * 3
+    worked_on = replace(second, work=Work((WorkRow(WorkAction.ACK, "ann", 1.0),)))
+    assert latest.get(worked_on, "page", maker) == "value 2"  # who clicked sees it at once
     monkeypatch.setattr(making, "_SPARES", 0.0)
     latest.get(second, "other", maker)
-    assert latest.get(crowd(1, 1, tick=102), "other", maker) == "value 3"
+    assert latest.get(crowd(1, 1, tick=102), "other", maker) == "value 4"
 
 
 def test_a_page_of_ten_thousand_ranks_is_answered_from_what_was_made(
