@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from lightkeeper.worker_server import run_dir as files_of_ranks
 from lightkeeper.worker_server import wire
 from tests import sidecars
+from tests.nursery import Child, nursery, opened_here
 from tests.waiting import wait_for
 
 T = TypeVar("T")
@@ -75,6 +76,7 @@ def child():
 ATTACHES = """
 from lightkeeper.worker_server.rank import attach
 from tests import sidecars
+from tests.nursery import Child, nursery, opened_here
 sidecars.install()
 exec(child(), {"__name__": "__main__"})
 """
@@ -185,19 +187,21 @@ class RankUnderTest(Rank):
     """A rank that runs `rank_script.py`."""
 
     def __init__(
-        self, action: str, run_dir: Path, environ: dict[str, str], stderr_to: Path | None = None
-    ) -> None:
-        err = None if stderr_to is None else stderr_to.open("ab")
-        self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), action],
-            env=environment(run_dir, **{
-                "LIGHTKEEPER_TOKEN": TOKEN, "LIGHTKEEPER_LINGER_S": "30", "REPLICA_GROUP": "rg_1",
-                **environ,
-            }),
-            stdout=subprocess.PIPE, stderr=err, text=True,
-        )  # fmt: skip
-        if err is not None:
-            err.close()
+        self, action: str, run_dir: Path, environ: dict[str, str], stderr_to: Path | None = None,
+        *, forked: bool = False,
+    ) -> None:  # fmt: skip
+        own = {"LIGHTKEEPER_TOKEN": TOKEN, "LIGHTKEEPER_LINGER_S": "30", "REPLICA_GROUP": "rg_1"}
+        own, err = environment(run_dir, **{**own, **environ}), stderr_to or opened_here(2)
+        self.process: Child | subprocess.Popen[str]
+        if forked:
+            own |= {"LIGHTKEEPER_MACHINE": "0", **sidecars.forked()}
+            self.process = nursery("rank").start([SCRIPT, action], own, err=err, talks=True)
+        else:
+            words = [sys.executable, str(SCRIPT), action]
+            with err.open("ab") as said:
+                self.process = subprocess.Popen(
+                    words, env=own, stdout=subprocess.PIPE, stderr=said, text=True
+                )
         super().__init__(self.process.pid, run_dir)
 
     def says(self, line: str) -> None:
@@ -215,6 +219,7 @@ class RankUnderTest(Rank):
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(10)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
         super().end()

@@ -260,7 +260,7 @@ def test_a_rank_registers_with_its_token_and_leaves_when_its_work_is_over(
 ):
     strict, errors = start_monitor(status=401), tmp_path / "errors"
     both = f"{monitor.url},{strict.url}"
-    rank = start_rank("steps", stderr_to=errors, LIGHTKEEPER_MONITOR=both)
+    rank = start_rank("steps", stderr_to=errors, forked=False, LIGHTKEEPER_MONITOR=both)
     rank.says("ready")
     eventually(lambda: monitor.calls, "the sidecar registers")
     method, path, token, body = monitor.calls[0]
