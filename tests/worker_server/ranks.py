@@ -33,10 +33,13 @@ def eventually(look: Callable[[], T], what: str, within_s: float = 20.0) -> T:
 
 
 def environment(run_dir: Path | None, **more: str) -> dict[str, str]:
-    """This process's own, without what would make it a rank, and with this."""
+    """This process's own, without what would make it a rank, and with this. As `sidecars.forked`
+    has it: no witnesses, an interpreter more for each run directory.
+    """
     own = {k: v for k, v in os.environ.items() if not (v and k.startswith(_OURS))}
     folder = {} if run_dir is None else {"LIGHTKEEPER_RUN_DIR": str(run_dir)}
-    return {**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_LINGER_S": "0", **folder, **more}
+    ours = {"PYTHONPATH": str(ROOT), "LIGHTKEEPER_LINGER_S": "0", "LIGHTKEEPER_MACHINE": "0"}
+    return {**own, **ours, **folder, **more}
 
 
 def run_python(
@@ -194,7 +197,7 @@ class RankUnderTest(Rank):
         own, err = environment(run_dir, **{**own, **environ}), stderr_to or opened_here(2)
         self.process: Child | subprocess.Popen[str]
         if forked:
-            own |= {"LIGHTKEEPER_MACHINE": "0", **sidecars.forked()}
+            own |= sidecars.forked()
             self.process = nursery("rank").start([SCRIPT, action], own, err=err, talks=True)
         else:
             words = [sys.executable, str(SCRIPT), action]

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 
 
 def test_a_healthy_rank_moves_on_and_all_that_it_answers_follows_the_document(start_rank):
-    own = {"RANK": "1", "WORLD_SIZE": "2", "LIGHTKEEPER_HOST": "host-7"}
+    own = {"RANK": "1", "WORLD_SIZE": "2", "LIGHTKEEPER_HOST": "host-7", "LIGHTKEEPER_MACHINE": "1"}
     rank = start_rank("steps", forked=False, **own)
     rank.says("ready")
     first = rank.state()
