@@ -33,15 +33,20 @@ from tests.forks import light
 from tests.waiting import AT_LEAST_S, wait_for
 
 ROOT: Final = Path(__file__).parents[1]
+_ATTACHED: Final = tuple(
+    f"lightkeeper.worker_server.rank.{name}"
+    for name in ("attach", "collectives", "loop", "process_groups", "torchft")
+)
 _IMPORTED: Final = {
     "torch": (
         "torch", "torch._dynamo",  # an optimizer imports it at its first step
         "torch.nn.parallel", "torch.utils.data", "torch.distributed.checkpoint",
         "torch.distributed.fsdp", "torch.distributed.pipelining", "torchft",
-        "lightkeeper.trainer.train",
+        "torch.distributed.checkpoint._fsspec_filesystem",  # which checkpoints import, 0.2 s
+        "lightkeeper.trainer.train", *_ATTACHED,
     ),
-    "distributed": ("torch.distributed",),
-    "rank": ("lightkeeper.worker_server.rank.attach",),
+    "distributed": ("torch.distributed", *_ATTACHED),
+    "rank": _ATTACHED[:1],
     "sidecar": ("lightkeeper.worker_server.sidecar.serve",),
     "monitor": (
         "lightkeeper.monitor.commands.run", "lightkeeper.monitor.commands.gate",
