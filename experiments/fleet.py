@@ -277,7 +277,7 @@ class Fleet:
         path = self.folder / "logs" / f"{name}.log"
         if self.nursery is not None and command[1] == "-m":
             home = self.nursery if name == "zygote" else nursery("monitor")
-            environment |= sidecars.forked()
+            environment |= {**sidecars.forked(), "LIGHTKEEPER_MACHINE": "1"}
             self.processes[name] = home.start(command[1:], environment, out=path, err=path)
             return
         with path.open("ab") as log:

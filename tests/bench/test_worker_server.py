@@ -165,7 +165,7 @@ def test_reading_the_page(page, tmp_path):
 
 
 def test_idle_cost_of_the_sidecar(start_rank):  # noqa: F811
-    rank = start_rank("hang")
+    rank = start_rank("hang", forked=False)
     rank.says("ready")
     pid = rank.endpoint["sidecar_pid"]
 

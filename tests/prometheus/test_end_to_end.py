@@ -64,7 +64,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
                 "LIGHTKEEPER_TOKEN": TOKEN, "LIGHTKEEPER_JOB": "job",
                 "LIGHTKEEPER_LINGER_S": "2" if group == "rg_2" else "60",
             }  # fmt: skip
-            ranks[group] = RankUnderTest("steps", folder / group, environ)
+            ranks[group] = RankUnderTest("steps", folder / group, environ, forked=True)
             stack.callback(ranks[group].end)
         monitor.ready()
         config = example_config(monitor.url, RULES / "rules.yml", impatient(folder))

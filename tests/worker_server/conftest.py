@@ -50,11 +50,16 @@ def torch_python() -> Callable[..., Ended]:
 
 @pytest.fixture
 def start_rank(run_dir: Path) -> Iterator[type]:
-    """Starts rank processes and ends them, and their sidecars, whatever happens."""
+    """Starts rank processes and ends them, and their sidecars, whatever happens.
+
+    They are forks, unless it matters how they are started and where they belong.
+    """
     started: list[RankUnderTest] = []
 
-    def start(action: str, stderr_to: Path | None = None, **environ: str) -> RankUnderTest:
-        rank = RankUnderTest(action, run_dir, environ, stderr_to)
+    def start(
+        action: str, stderr_to: Path | None = None, *, forked: bool = True, **environ: str
+    ) -> RankUnderTest:
+        rank = RankUnderTest(action, run_dir, environ, stderr_to, forked=forked)
         started.append(rank)
         return rank
 

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from lightkeeper.worker_server import run_dir as files_of_ranks
 from lightkeeper.worker_server import wire
 from tests import sidecars
+from tests.nursery import Child, nursery, opened_here
 from tests.waiting import wait_for
 
 T = TypeVar("T")
@@ -32,10 +33,13 @@ def eventually(look: Callable[[], T], what: str, within_s: float = 20.0) -> T:
 
 
 def environment(run_dir: Path | None, **more: str) -> dict[str, str]:
-    """This process's own, without what would make it a rank, and with this."""
+    """This process's own, without what would make it a rank, and with this. As `sidecars.forked`
+    has it: no witnesses, an interpreter more for each run directory.
+    """
     own = {k: v for k, v in os.environ.items() if not (v and k.startswith(_OURS))}
     folder = {} if run_dir is None else {"LIGHTKEEPER_RUN_DIR": str(run_dir)}
-    return {**own, "PYTHONPATH": str(ROOT), "LIGHTKEEPER_LINGER_S": "0", **folder, **more}
+    ours = {"PYTHONPATH": str(ROOT), "LIGHTKEEPER_LINGER_S": "0", "LIGHTKEEPER_MACHINE": "0"}
+    return {**own, **ours, **folder, **more}
 
 
 def run_python(
@@ -75,6 +79,7 @@ def child():
 ATTACHES = """
 from lightkeeper.worker_server.rank import attach
 from tests import sidecars
+from tests.nursery import Child, nursery, opened_here
 sidecars.install()
 exec(child(), {"__name__": "__main__"})
 """
@@ -185,19 +190,21 @@ class RankUnderTest(Rank):
     """A rank that runs `rank_script.py`."""
 
     def __init__(
-        self, action: str, run_dir: Path, environ: dict[str, str], stderr_to: Path | None = None
-    ) -> None:
-        err = None if stderr_to is None else stderr_to.open("ab")
-        self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), action],
-            env=environment(run_dir, **{
-                "LIGHTKEEPER_TOKEN": TOKEN, "LIGHTKEEPER_LINGER_S": "30", "REPLICA_GROUP": "rg_1",
-                **environ,
-            }),
-            stdout=subprocess.PIPE, stderr=err, text=True,
-        )  # fmt: skip
-        if err is not None:
-            err.close()
+        self, action: str, run_dir: Path, environ: dict[str, str], stderr_to: Path | None = None,
+        *, forked: bool = False,
+    ) -> None:  # fmt: skip
+        own = {"LIGHTKEEPER_TOKEN": TOKEN, "LIGHTKEEPER_LINGER_S": "30", "REPLICA_GROUP": "rg_1"}
+        own, err = environment(run_dir, **{**own, **environ}), stderr_to or opened_here(2)
+        self.process: Child | subprocess.Popen[str]
+        if forked:
+            own |= sidecars.forked()
+            self.process = nursery("rank").start([SCRIPT, action], own, err=err, talks=True)
+        else:
+            words = [sys.executable, str(SCRIPT), action]
+            with err.open("ab") as said:
+                self.process = subprocess.Popen(
+                    words, env=own, stdout=subprocess.PIPE, stderr=said, text=True
+                )
         super().__init__(self.process.pid, run_dir)
 
     def says(self, line: str) -> None:
@@ -215,6 +222,7 @@ class RankUnderTest(Rank):
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(10)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
         super().end()

@@ -260,7 +260,7 @@ def test_a_rank_registers_with_its_token_and_leaves_when_its_work_is_over(
 ):
     strict, errors = start_monitor(status=401), tmp_path / "errors"
     both = f"{monitor.url},{strict.url}"
-    rank = start_rank("steps", stderr_to=errors, LIGHTKEEPER_MONITOR=both)
+    rank = start_rank("steps", stderr_to=errors, forked=False, LIGHTKEEPER_MONITOR=both)
     rank.says("ready")
     eventually(lambda: monitor.calls, "the sidecar registers")
     method, path, token, body = monitor.calls[0]
@@ -383,7 +383,7 @@ while reporter.url is None:
 def ends(run_dir, url, end, **more):
     """Its output, of a rank that ends so."""
     code = PARTS.format(end=end)
-    options = {"LIGHTKEEPER_MONITOR": url, "LIGHTKEEPER_MACHINE": "0", **more}
+    options = {"LIGHTKEEPER_MONITOR": url, **more}
     return run_python("-c", code, run_dir=run_dir, **options)
 
 
@@ -444,7 +444,7 @@ OWN = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))"
 def process_1(run_dir, url, then, before="", after=""):
     """The first process of a container without an init, and its pid outside."""
     code = PROCESS_1.format(before=before, after=after, then=then)
-    environ = environment(run_dir, LIGHTKEEPER_MONITOR=url, LIGHTKEEPER_MACHINE="0")
+    environ = environment(run_dir, LIGHTKEEPER_MONITOR=url)
     words = ["unshare", "--pid", "--fork", "--mount", "--mount-proc", "--kill-child"]
     done = subprocess.run([*words, "true"], capture_output=True, text=True, check=False)
     if done.returncode:

@@ -38,6 +38,7 @@ def order(tmp_path_factory):
             **sidecars.forked(),
         ),
         talks=True,
+        whole=True,
     )
     with parent.stdout, parent.stdin:
 
