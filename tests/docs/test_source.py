@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from functools import cache
 
 import pytest
 
@@ -20,7 +19,6 @@ _DOCSTRING = re.compile(r'"""(.+?)"""', re.DOTALL)
 """Other long texts too."""
 
 
-@cache
 def sources(folder: str) -> dict[str, str]:
     """Texts by path."""
     paths = sorted((ROOT / folder).rglob("*.py"))
