@@ -43,6 +43,8 @@ def complexity(function: ast.AST) -> int:
 def functions(tree: ast.AST, at: str = "") -> Iterator[tuple[str, _Function]]:
     """All functions, inner ones and methods too, by their qualified names."""
     for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.expr):  # has none, and most nodes are in one
+            continue
         named = isinstance(node, _Function | ast.ClassDef)
         name = f"{at}{node.name}" if named else ""
         if isinstance(node, _Function):

@@ -100,7 +100,8 @@ class ArrivalBook:
         if len(ranks) < 2 or any(len(outside) < _POLLS_LEAST for outside in polls):
             return False
         shares = np.array([sum(outside) / len(outside) for outside in polls])
-        return bool(((shares >= _OUTSIDE) & (shares - cohort.usual(shares) >= _LOWER)).any())
+        late = shares >= _OUTSIDE
+        return bool(late.any() and (late & (shares - cohort.usual(shares) >= _LOWER)).any())
 
     def forget(self) -> None:
         """A rank came or went: earlier observations belong to another fleet."""
@@ -114,8 +115,7 @@ class ArrivalBook:
         before = self.readings.get(key)
         if before and at_s - before[-1].at_s < apart_s:
             return
-        reading = read_cohort(at_s, records)
-        if reading is not None:
+        if (reading := read_cohort(at_s, records)) is not None:
             self.readings.setdefault(key, deque(maxlen=_READINGS_KEPT)).append(reading)
 
 

@@ -722,8 +722,8 @@ def _on_lost_hosts(history: History, members: tuple[RankTrack, ...]) -> tuple[Ra
     lost = {track.rank for track in silent}
     others = [track for track in members if track.rank not in lost]
     apart = {t.identity.host for t in silent}.isdisjoint(t.identity.host for t in others)
-    stands = apart and all(_outlasts(history, track) for track in others)
-    return silent if silent and stands and _unheard(history, silent, others) else ()
+    stands = silent and apart and all(_outlasts(history, track) for track in others)
+    return silent if stands and _unheard(history, silent, others) else ()
 
 
 def _unheard(history: History, silent: Sequence[RankTrack], others: Sequence[RankTrack]) -> bool:

@@ -28,7 +28,7 @@ POINTS: Final = {True: 26, False: 46}
 kill works and without."""
 
 _forked = multiprocessing.get_context("forkserver")
-_forked.set_forkserver_preload(["tests.monitor.crash_life"])
+_forked.set_forkserver_preload(["tests.monitor.crash_life", "tests.monitor.crash_preloaded"])
 
 
 @dataclass

@@ -135,7 +135,7 @@ def test_records_are_asked_of_the_group_alone() -> None:
 # -- mismatches that hang nothing ------------------------------------------------------------
 
 OFTEN = KeeperConfig(sample_s=5)
-"""The ring of these fleets holds 64 calls, some 10 s."""
+"""The ring of these fleets holds 40 calls, some 6 s."""
 
 
 def test_the_same_bytes_as_another_type_are_found_within_a_sample_and_evict_nobody() -> None:

@@ -180,7 +180,7 @@ WITHIN_A_GROUP = ("evaluates every 5", "one garbage collection", "restarts", "de
      *((3, 1, why) for why in SLOWS_NOBODY if EXPLORES or why not in WITHIN_A_GROUP)],
 )  # fmt: skip
 def test_nobody_is_named_for(groups, size, why) -> None:
-    drive = Drive(plain(groups, size, *SLOWS_NOBODY[why], noise=0.2)).run(220)
+    drive = Drive(plain(groups, size, *SLOWS_NOBODY[why], noise=0.2)).run(170)
     slow_ones = [i for i in drive.seen.values() if i.kind == "straggler" and i.culprits]
     assert all(i.verdict.confidence is Confidence.UNSURE for i in slow_ones)
     assert not slow_ones or why == "evaluates every 5"

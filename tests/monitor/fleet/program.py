@@ -108,10 +108,10 @@ class Program(FleetState):
                 continue
             whole = len(inside) == len(ranks) and all(r.alive for r in ranks)
             whole = whole and self.now_s >= self.jammed_until_s.get(name, 0.0)
-            whole = whole and self._since(inside) >= self.link_s.get(name, 0.0)
-            calls = {(r.enqueued, r.ring[-1]["op"], r.ring[-1]["sizes_in"]) for r in inside}
-            if whole and len(calls) == 1:
-                self.released[name] = inside[0].enqueued
+            if whole and self._since(inside) >= self.link_s.get(name, 0.0):
+                calls = {(r.enqueued, r.ring[-1]["op"], r.ring[-1]["sizes_in"]) for r in inside}
+                if len(calls) == 1:
+                    self.released[name] = inside[0].enqueued
             for rank in inside:
                 if rank.enqueued <= self.released.get(name, 0) and not self._frozen(rank):
                     self._released(rank, place)

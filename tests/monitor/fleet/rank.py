@@ -96,10 +96,10 @@ class SimRank:
     across_since_s: float = 0.0
     gives_across: int = 1000
     """Numbers that it averages with the other groups."""
-    across_ring: deque[dict] = field(default_factory=lambda: deque(maxlen=64))
+    across_ring: deque[dict] = field(default_factory=lambda: deque(maxlen=40))
     begun_s: float = 0.0
     """When the present attempt began, or the last one ended."""
-    ring: deque[dict] = field(default_factory=lambda: deque(maxlen=64))
+    ring: deque[dict] = field(default_factory=lambda: deque(maxlen=40))
     nan_attempts: int = 0
     """So many of its next attempts have a gradient that is NaN."""
     poisoned: bool = False
