@@ -47,8 +47,7 @@ class Proxy:
         self.url = ""
         self._loop = asyncio.new_event_loop()
         self._over = asyncio.Event()
-        self._writers: dict[asyncio.StreamWriter, None] = {}
-        self._made: list[asyncio.WriteTransport] = []
+        self._writers: list[asyncio.StreamWriter] = []
         self._swallows = False
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),))
         self._thread.start()
@@ -68,28 +67,23 @@ class Proxy:
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
-        for transport in self._made:  # one that is closed waits for a peer that reads nothing more
-            transport.abort()
+        for writer in self._writers:  # one that is closed waits for a peer that reads nothing more
+            writer.transport.abort()
         await asyncio.sleep(0)  # they close their sockets in the loop's next turn
 
     async def _joined(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers = [writer]
+        self._writers.append(writer)
         try:
-            self._keep(writer)
             back, there = await asyncio.open_connection(*self._target)
             writers.append(there)
-            self._keep(there)
+            self._writers.append(there)
             await asyncio.gather(self._copy(reader, there), self._copy(back, writer))
         except OSError:
             pass
         finally:
             for each in writers:
-                self._writers.pop(each, None)
                 each.close()
-
-    def _keep(self, writer: asyncio.StreamWriter) -> None:
-        self._writers[writer] = None
-        self._made.append(writer.transport)
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
@@ -105,8 +99,9 @@ class Proxy:
 
     def _end(self, only: int | None = None) -> None:
         self._swallows = False
-        for writer in tuple(self._writers)[:only]:
-            writer.transport.abort()
+        transports = (writer.transport for writer in self._writers)
+        for transport in [each for each in transports if not each.is_closing()][:only]:
+            transport.abort()
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._over.set)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lightkeeper.monitor.model.eviction import Eviction
-from lightkeeper.monitor.model.names import GroupName, RankName
+from lightkeeper.monitor.model.names import RankName
 from lightkeeper.monitor.model.observation import (
     Failure,
     LighthouseAway,
@@ -163,7 +163,3 @@ class HostFleet(SimFleet):
         least = self.lighthouse_min
         status = f"New quorum not ready, only have 0 participants, need min_replicas {least} [0/0]"
         return replace(view, status=status)
-
-
-def groups_of(fleet: HostFleet) -> list[GroupName]:
-    return [GroupName(name) for name in fleet.groups]

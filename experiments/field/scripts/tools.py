@@ -352,8 +352,3 @@ def save_checkpoint(model, folder, step, seconds=0.0):
         torch.save({"model": model.state_dict(), "step": step}, file)
         time.sleep(seconds)
         os.fsync(file.fileno())
-
-
-def inside_group():
-    """Whether this group has more ranks than one."""
-    return dist.is_initialized() and dist.get_world_size() > 1
