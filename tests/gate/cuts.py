@@ -99,9 +99,8 @@ class Proxy:
 
     def _end(self, only: int | None = None) -> None:
         self._swallows = False
-        transports = (writer.transport for writer in self._writers)
-        for transport in [each for each in transports if not each.is_closing()][:only]:
-            transport.abort()
+        for writer in [each for each in self._writers if not each.transport.is_closing()][:only]:
+            writer.transport.abort()
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._over.set)

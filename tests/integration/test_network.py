@@ -16,8 +16,7 @@ from experiments.netlab.runner import run
 SURVIVORS_STAND_S: Final = 20.0
 """8.7 s on a quiet machine; TorchFT alone takes 60.4."""
 TOLD_S: Final = 20.0
-"""7.4 s while kernels wait for its acknowledgements; 15 s (`host_lost_s`) where survivors, free
-after 5 s, have closed those connections."""
+"""7.4 s while kernels wait for it; 15 s (`host_lost_s`) where survivors have closed connections."""
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

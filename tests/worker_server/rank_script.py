@@ -44,8 +44,10 @@ def main(action):  # noqa: C901  one branch an action
         case "finish_at_once":
             reporter.close()
         case "raise":
+            sys.stdin.read()
             raise ValueError("bad data")
         case "segfault":
+            sys.stdin.read()
             ctypes.string_at(0)
         case "finish":
             while reporter.url is None:

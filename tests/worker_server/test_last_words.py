@@ -493,7 +493,8 @@ def box_of(rank):
 def test_last_words_of_a_rank_that_raised(start_rank, tmp_path):
     rank = start_rank("raise", stderr_to=tmp_path / "err")
     rank.says("ready")
-    box = box_of(rank)
+    box = box_of(rank)  # it opens what it reads afterwards
+    rank.process.stdin.close()
     rank.process.wait(20)
     words = box.last_words()
     how, _, whose = words.ended.partition(". ")
@@ -511,7 +512,8 @@ def test_last_words_of_a_rank_that_raised(start_rank, tmp_path):
 def test_last_words_of_a_rank_that_died_of_a_segfault(start_rank):
     rank = start_rank("segfault")
     rank.says("ready")
-    box = box_of(rank)
+    box = box_of(rank)  # it opens what it reads afterwards
+    rank.process.stdin.close()
     rank.process.wait(20)
     words = box.last_words()
     assert words.process.exit_signal in ("SIGSEGV", None)

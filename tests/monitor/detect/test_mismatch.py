@@ -183,7 +183,6 @@ def test_the_records_of_a_group_whose_sum_is_not_finite_are_read_at_once() -> No
 
 
 def test_a_sample_of_which_one_record_took_4_s_is_judged() -> None:
-    """As on a starved host, where each of them takes so long."""
     fleet, rank = SimFleet(2, 2, [at(40, mismatch("rg_1.1", "dtype"))]), RankName("rg_1.1")
     asked_s: list[float] = []
 
