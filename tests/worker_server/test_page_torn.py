@@ -298,7 +298,7 @@ def test_reads_under_a_writer_at_full_speed_stopped_and_dead_are_whole(tmp_path)
                 reading.check()  # mostly the ring, which is large
                 for _ in range(30):
                     reading.check_the_rest()
-            wait_for(lambda: reading.check() or reading.step > 1000, within_s=30, what="1,000 steps")
+            wait_for(lambda: reading.check() or reading.step > 1000, within_s=30, what="it goes on")
             assert reading.dropped < reading.attempt
             for _ in range(30):
                 before = reading.reader.entered
