@@ -1,6 +1,6 @@
 # lightkeeper: `make demo` and `make test` work from a fresh clone with Python 3.11+, make and git.
 .DEFAULT_GOAL := help
-# Who builds Python by hand or by pyenv leaves its optimizations out, and all here takes a quarter longer: the system's then
+# Who builds Python by hand or by pyenv leaves its optimizations out, and all here takes a fifth longer: the system's then
 PYTHON ?= $(shell python3 -c 'import sysconfig; "optimizations" in sysconfig.get_config_var("CONFIG_ARGS") or exit(1)' \
   2>/dev/null || { /usr/bin/python3 -c 'import ensurepip, sys, venv; exit(sys.version_info < (3, 11))' 2>/dev/null \
   && echo /usr/bin/; })python3

@@ -13,7 +13,7 @@ from tests.docs.test_style import banned
 
 PRODUCT = ("gate", "monitor", "worker_server", "trainer", "dashboards", "lightkeeper")
 SAY_NOTHING = {"one", "found", "told", "known"}
-_STORED = re.compile(rf"\b(?:{'|'.join(SAY_NOTHING)})\b\s*(?:[-+*/|&^%@]?=(?!=)|[,:)\]]|in\b)")
+_STORED = re.compile(rf"\b(?:{'|'.join(SAY_NOTHING)})\b\s*(?:[-+*/|&^%@]?=(?!=)|[,:)\]}}]|in\b)")
 """Where one of them may be stored: all other files need no parser, which takes 8 s."""
 _DOCSTRING = re.compile(r'"""(.+?)"""', re.DOTALL)
 """Other long texts too."""

@@ -273,7 +273,6 @@ def test_one_bit_flips_at_the_next_commit_alone():
 CALLS = {
     "mismatch": [("all_gather", 4), ("all_reduce", 1)],
     "mismatch:size": [("all_reduce", 2), ("all_reduce", 1)],
-    "experiments.campaign.acts:dtype": [("all_reduce", 4), ("all_reduce", 1)],
     "experiments.campaign.acts:order": [("all_reduce", 1), ("all_reduce", 4)],
     "experiments.campaign.acts:extra": [("all_reduce", 4), ("all_reduce", 4), ("all_reduce", 1)],
     "experiments.campaign.acts:skip": [("all_reduce", 1)],
@@ -300,3 +299,16 @@ def test_one_collective_differs_and_those_after_it_do_not(monkeypatch, kind, exp
 
     dist.all_reduce(torch.zeros(4), group="norms")
     assert called[len(expected) :] == [("all_reduce", 4)]
+
+
+def test_the_next_gradients_alone_are_summed_as_integers(monkeypatch):
+    summed = []
+
+    def note(**given):
+        summed.append((given["output"].dtype, given["input"].dtype))
+
+    monkeypatch.setattr(dist, "reduce_scatter_single", note)
+    injector.act(SimpleNamespace(intra="two ranks"), wanted("experiments.campaign.acts:dtype"))
+    for _ in range(2):
+        dist.reduce_scatter_single(output=torch.zeros(2), input=torch.zeros(4), op="sum")
+    assert summed == [(torch.int32, torch.int32), (torch.float32, torch.float32)]

@@ -79,7 +79,6 @@ def child():
 ATTACHES = """
 from lightkeeper.worker_server.rank import attach
 from tests import sidecars
-from tests.nursery import Child, nursery, opened_here
 sidecars.install()
 exec(child(), {"__name__": "__main__"})
 """
