@@ -78,7 +78,10 @@ def _awaited(
         waiting: list[RankTrack] = []
         # else nobody waits for it there, whatever its quorum id
         if _reaches_quorums(history, track):
+            left_out = history.in_quorum(track.group) is False
             for mates in lanes.get(track.identity.group_rank, {}).values():
+                if left_out and mates[0].waits_in != WAIT_QUORUM:
+                    continue  # what it does, it does in a quorum without this group
                 if _waits_for(mates[0], track):
                     waiting += (mate for mate in mates if mate.group != track.group)
         own = history.groups()[track.group]
@@ -137,7 +140,7 @@ def _place_across(track: RankTrack) -> _Place:
     """All that `_waits_for` reads of a mate: thousands stand at one place, checked once."""
     step = track.step
     heads = tuple((h.name, h.inside, h.enqueued, h.completed) for h in heads_across(track))
-    return (heads, step and (step.quorum_id, step.source, _place(step)))
+    return (heads, track.waits_in, step and (step.quorum_id, step.source, _place(step)))
 
 
 def _waits_for(mate: RankTrack, track: RankTrack) -> bool:

@@ -23,7 +23,7 @@ def steps(book: TempoBook, *looks: tuple[float, int]) -> list[Tempo | None]:
 
 def trained(ticks: int) -> tuple[tuple[float, int], ...]:
     """Two steps a second."""
-    return tuple((tick, 2 * tick) for tick in range(ticks))
+    return tuple((tick, 2 * tick + 2) for tick in range(ticks))
 
 
 def test_the_tempo_is_the_mean_over_the_window() -> None:
@@ -32,22 +32,29 @@ def test_the_tempo_is_the_mean_over_the_window() -> None:
 
 
 def test_a_rank_that_stands_has_no_tempo_after_the_window() -> None:
-    tempos = steps(TempoBook(), (0, 0), (1, 1), (2, 2), (10, 2), (18, 2))
+    tempos = steps(TempoBook(), (0, 1), (1, 2), (2, 3), (10, 3), (18, 3))
     assert [tempo is not None for tempo in tempos] == [False, True, True, True, False]
 
 
 @pytest.mark.parametrize("stood_s", [7, 30])
 def test_after_a_standstill_no_pace_is_told_until_there_is_a_clean_one(stood_s: int) -> None:
-    still = [(tick, 10) for tick in range(6, stood_s)]
-    *_, first, again = steps(TempoBook(), *trained(6), *still, (5 + stood_s, 13), (6 + stood_s, 15))
+    still = [(tick, 12) for tick in range(6, stood_s)]
+    *_, first, again = steps(TempoBook(), *trained(6), *still, (5 + stood_s, 15), (6 + stood_s, 17))
     assert first is None
     assert again is not None
     assert again.step_s == pytest.approx(0.5)
 
 
 def test_a_rank_that_gets_slow_has_its_new_pace_after_two_steps() -> None:
-    tempos = steps(TempoBook(), *trained(6), (13, 11), (21, 12), (29, 13))[6:]
+    tempos = steps(TempoBook(), *trained(6), (13, 13), (21, 14), (29, 15))[6:]
     assert [tempo and tempo.step_s for tempo in tempos] == [None, 8.0, 8.0]
+
+
+def test_the_first_step_of_a_process_which_may_heal_or_wait_shows_no_pace() -> None:
+    *_, first, second = steps(TempoBook(), (0, 0), (9, 1), (10, 3))
+    assert first is None
+    assert second is not None
+    assert second.step_s == pytest.approx(0.5)
 
 
 def test_a_restarted_rank_starts_a_new_tempo() -> None:

@@ -19,6 +19,7 @@ from tests.monitor.fleet import (
     mismatch,
     pause,
     shut_out,
+    stands,
     stop,
 )
 from tests.monitor.fleet.plain import PlainJob
@@ -267,3 +268,12 @@ def test_a_group_that_the_quorum_left_out_is_not_missed_in_it() -> None:
     drive = Drive(fleet, alter=asks_for_the_quorum).run(110)
     assert {i.culprits for i in drive.seen.values() if i.kind == "not_entered"} == {("rg_2.0",)}
     assert drive.evicted() == ["rg_2"]
+
+
+def test_who_hangs_in_a_quorum_without_another_hung_group_does_not_wait_for_that_one() -> None:
+    """TorchFT's own join timeout has left rg_1 out; it beats, and stands where it stood."""
+    script = [at(20, stands("rg_1.0", "fetch", 14)), at(28, shut_out("rg_1")),
+              at(60, stands("rg_2.0", "train", 67))]  # fmt: skip
+    drive = Drive(SimFleet(3, 1, script, source="torchft", across=True)).run(75)
+    first = next(drive.seen[key] for key in drive.fired)
+    assert (first.culprits, first.verdict.victims) == (("rg_2.0",), ("rg_0.0",))
