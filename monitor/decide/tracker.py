@@ -1019,16 +1019,17 @@ class Tracker:
 
         A rank that committed after it was seen waiting is no longer a victim, nor is a process that
         started since. Of an incident that is over because its suspects ended, the victims that
-        ended with them are still victims.
+        ended with them are still victims; of one that ended by our eviction, those that had ended
+        before it.
         """
         waits: dict[RankName, VictimWait] = {}
         for record in sorted(  # of two with one victim the one that is open and has fired counts
             self._records.values(),
             key=lambda r: (r.open, r.incident.state is not State.PENDING, oldest_first(r.incident)),
         ):
-            incident, over = record.incident, not record.open
-            ended = over and not _ended_itself(history, incident)
-            if not incident.verdict.stops or ended or incident.run not in ("", history.run):
+            incident = record.incident
+            until_s = math.inf if record.open else _ended_with_it_until_s(history, incident)
+            if not incident.verdict.stops or incident.run not in ("", history.run):
                 continue
             whom = listed(incident.groups, last="or" if incident.candidates else "and")
             if not incident.groups:  # all wait and none is missing, or for the Lighthouse
@@ -1037,7 +1038,9 @@ class Tracker:
             wait = VictimWait(incident.suspects, incident.groups, whom, incident.kind, fired)
             for rank in _waiting(incident):
                 track = record.same_wait(history, rank)
-                if track is not None and not (over and track.died_s is None):
+                if track is None or (track.died_s is None and not record.open):
+                    continue
+                if track.died_s is None or track.died_s <= until_s:
                     waits[rank] = wait
         return waits
 
@@ -1053,15 +1056,17 @@ def _waiting(incident: Incident) -> Sequence[RankName]:
     return (*incident.verdict.victims, *(incident.candidates if tie else ()))
 
 
-def _ended_itself(history: History, incident: Incident) -> bool:
-    """True if it is over because all its suspects ended, and not by an eviction."""
+def _ended_with_it_until_s(history: History, incident: Incident) -> float:
+    """Until when a victim of an incident that is over may have died of its fault: for ever if all
+    its suspects ended by themselves, or until they were evicted.
+    """
     marks, tracks = incident.milestones, _suspect_tracks(history, incident)
-    if marks.firing_s is None or marks.evict_asked_s is not None or incident.kind is Kind.DEAD:
-        return False
-    return bool(tracks) and all(
-        track.died_s is not None and track.identity.incarnation in incident.incarnations
-        for track in tracks
-    )
+    if marks.evict_asked_s is not None:
+        return marks.evict_asked_s
+    itself = marks.firing_s is not None and incident.kind is not Kind.DEAD and bool(tracks)
+    gone = all(t.died_s is not None and t.identity.incarnation in incident.incarnations
+               for t in tracks)  # fmt: skip
+    return math.inf if itself and gone else -math.inf
 
 
 def _gave_up(track: RankTrack) -> bool:

@@ -254,6 +254,7 @@ def test_who_gave_something_else_across_groups_is_named_whoever_dies_of_it(dies)
     assert "rank rg_1.0 calls all_reduce of 7 " in incident.verdict.reason
     assert f"{dies} died of it" in incident.verdict.reason
     assert set(drive.evicted()) == ({"rg_1"} if dies != "rg_1.0" else set())  # it is gone
+    assert dies == "rg_1.0" or not any(i.open for i in drive.seen.values())
 
 
 def test_who_waits_for_a_group_that_died_of_a_mismatch_is_released() -> None:
