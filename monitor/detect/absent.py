@@ -29,8 +29,10 @@ def absent(history: History) -> Iterable[Verdict]:
     groups = grouped((track.group, track) for track in history.tracks.values())
     if len(groups) == len(history.groups()) and not history.fallen_s:
         return  # the usual case
+    renamed = {track.identity.launched_as for track in history.tracks.values()}
     for group, tracks in sorted(groups.items()):
-        yield from _judge(history, group, tracks)
+        if group not in renamed:  # its launcher's name, until it had a Manager
+            yield from _judge(history, group, tracks)
 
 
 def _judge(history: History, group: GroupName, tracks: list[RankTrack]) -> Iterable[Verdict]:

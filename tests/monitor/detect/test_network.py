@@ -8,7 +8,7 @@ import pytest
 
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Eviction, Guard
-from lightkeeper.monitor.model.names import Host, RankName
+from lightkeeper.monitor.model.names import GroupName, Host, RankName
 from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Pause, Snapshot
 from lightkeeper.monitor.model.verdict import Confidence
 from lightkeeper.worker_server.wire import ACROSS, Connection, GroupHead, StateReport, Trouble
@@ -500,6 +500,22 @@ def test_a_group_that_is_gone_and_not_back_stays_an_open_incident() -> None:
     assert incident.verdict.reason.startswith("rg_1 has been gone for")
     assert incident.severity == "warning"
     assert not drive.evicts
+
+
+def test_a_group_that_has_made_steps_before_its_manager_named_it_is_not_missing() -> None:
+    """FSDP2 makes a step of the optimizer first, which shows its state."""
+
+    def rename(seen: Snapshot) -> Snapshot:
+        *others, last = seen.observations
+        report, launched = last.report, GroupName("launched")
+        who = replace(last.identity, launched_as=launched)
+        if seen.tick < 4:
+            who = replace(last.identity, group=launched)
+            report = replace(report, step=replace(report.step, replica_id=None))
+        named = replace(last, identity=who, outcome=replace(report, identity=who))
+        return replace(seen, observations=(*others, named))
+
+    assert not of([], rename).run(130).kinds()
 
 
 def with_scheduler(seen: Snapshot) -> Snapshot:

@@ -82,6 +82,13 @@ def test_when_no_commit_goes_through_and_all_look_alike_nobody_is_accused(errore
     assert (incident.state, incident.resolution) == (State.RESOLVED, "commits go through")
 
 
+def test_a_job_whose_votes_all_fail_by_errors_from_the_first_on_is_reported() -> None:
+    script = [at(0, fail_commits(["rg_0", "rg_1", "rg_2"]))]
+    drive = Drive(SimFleet(3, 1, script)).run(60)
+    assert "none goes through anywhere" in drive.incident("replica_lag").verdict.reason
+    assert not drive.accused()
+
+
 def test_of_all_that_fail_the_only_one_with_an_error_is_named() -> None:
     script = [at(30, fail_commits(["rg_0", "rg_1", "rg_2"], 60, errored=["rg_1"]))]
     drive = Drive(SimFleet(3, 2, script)).run(60)
