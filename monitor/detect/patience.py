@@ -91,7 +91,8 @@ def allowance(history: History, track: RankTrack) -> Allowance:
 def undeclared(history: History, track: RankTrack) -> Allowance | None:
     """The allowance of a rank in no collective that declares no phase; None: it declares one.
 
-    Two stacks that agree shorten it, unless they show work that is known to last.
+    Two stacks that agree shorten it, unless they show work that is known to last, or a sleep: who
+    tries again after a pause is always seen at that line.
     """
     if _declares(track) or track.doing == FINISHED_PHASE:
         return None
@@ -99,7 +100,11 @@ def undeclared(history: History, track: RankTrack) -> Allowance | None:
     lasting = _lasting(track)
     if lasting is not None:
         return Allowance.flat(config.lasting_floor_s, f"to {lasting}, by its stacks")
-    if witness is None or (witness.doing is Doing.UNKNOWN and track.state in RUNNING):
+    if (
+        witness is None
+        or witness.doing is Doing.SLEEP
+        or (witness.doing is Doing.UNKNOWN and track.state in RUNNING)
+    ):
         return Allowance.flat(config.undeclared_floor_s, "where no phase is declared")
     if at_work(track):
         return Allowance.flat(config.undeclared_floor_s, "while a child or it is at work")

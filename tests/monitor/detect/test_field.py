@@ -360,6 +360,12 @@ def test_a_lock_is_no_work_however_many_cores_other_threads_use() -> None:
     assert Drive(fleet).run(45).evicted() == ["rg_1"]
 
 
+def test_a_rank_that_sleeps_before_it_tries_again_is_given_30_s() -> None:
+    drive = Drive(field(3, 1, at(20, stands("rg_1.0", "download", 8, Doing.SLEEP)))).run(49)
+    assert not drive.fired
+    assert drive.run(10).accused() == {"rg_1.0"}
+
+
 def test_a_rank_that_computes_at_one_line_is_given_the_time_that_it_had() -> None:
     fleet = field(3, 1, at(20, stands("rg_1.0", "step", 30, Doing.UNKNOWN)))
     fleet.rank("rg_1.0").state = "R"
