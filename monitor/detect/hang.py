@@ -329,8 +329,11 @@ def _by_records(case: _Case) -> _Charge | None:
     """Ranks that called something else, or missing ones that the kernel does not see at work.
 
     Nobody, while the records accuse another rank, which still has time: the roots may wait for it.
+    What nobody called before is no call too many while all the others are kept on their way to it.
     """
     for finding, ranks in case.said.accusing:
+        if finding.kind is Fault.EXTRA and all(map(_stands, case.roots)):
+            return None
         if finding.kind in _MISMATCHED:
             return _Charge(ranks, finding.confidence, finding, Kind.MISMATCH)
         if finding.kind in MISSING and set(ranks) <= set(case.ranks):

@@ -16,6 +16,7 @@ from lightkeeper.monitor.detect.history import COLLECTIVES_A_STEP, History, Prog
 from lightkeeper.monitor.detect.learned_pauses import Gap, pauses_of
 from lightkeeper.monitor.detect.links import links_of
 from lightkeeper.monitor.detect.pace import Sample
+from lightkeeper.monitor.detect.patience import last_worked_s
 from lightkeeper.monitor.detect.progress import advance
 from lightkeeper.monitor.detect.quorum_participation import Turn
 from lightkeeper.monitor.detect.track import (
@@ -94,6 +95,7 @@ def _push_rank(history: History, observation: Observation) -> None:
     track.silent_since_s = None
     before, before_s = track.report, track.report_s
     track.take(report, now_s)
+    track.worked_s = last_worked_s(track, now_s)
     history.progress = history.progress.within(before, report)
     if before is not None and before_s is not None:
         learn(history, track, before, now_s - before_s)

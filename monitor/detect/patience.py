@@ -40,6 +40,9 @@ _WORKS_BYTES_S = 1e5
 _WAKES_S = 5.0
 """Wake-ups a second of a main thread that reads a socket or evaluates. Each look at its stack makes
 two; no bytes, no others; an evaluation with 0.045 of a core had 37 (field suite, 2026-11-28)."""
+_USED_S = 6.0
+_LULL_S = 8.0
+"""A torchrun that a rank runs does nothing for 3 s when its ranks have ended, on a busy host."""
 _READS = frozenset({Doing.IO, Doing.START, Doing.EVALUATE})
 _FETCHES = frozenset({Doing.DATA, Doing.PROCESS})
 _SEEN_OFTEN = 3
@@ -88,7 +91,8 @@ def allowance(history: History, track: RankTrack) -> Allowance:
 def undeclared(history: History, track: RankTrack) -> Allowance | None:
     """The allowance of a rank in no collective that declares no phase; None: it declares one.
 
-    Two stacks that agree shorten it, unless they show work that is known to last.
+    Two stacks that agree shorten it, unless they show work that is known to last, or a sleep: who
+    tries again after a pause is always seen at that line.
     """
     if _declares(track) or track.doing == FINISHED_PHASE:
         return None
@@ -96,7 +100,11 @@ def undeclared(history: History, track: RankTrack) -> Allowance | None:
     lasting = _lasting(track)
     if lasting is not None:
         return Allowance.flat(config.lasting_floor_s, f"to {lasting}, by its stacks")
-    if witness is None or (witness.doing is Doing.UNKNOWN and track.state in RUNNING):
+    if (
+        witness is None
+        or witness.doing is Doing.SLEEP
+        or (witness.doing is Doing.UNKNOWN and track.state in RUNNING)
+    ):
         return Allowance.flat(config.undeclared_floor_s, "where no phase is declared")
     if at_work(track):
         return Allowance.flat(config.undeclared_floor_s, "while a child or it is at work")
@@ -147,6 +155,17 @@ def before_they_give_up(track: RankTrack, waiters: Iterable[RankTrack]) -> Allow
 
 
 def at_work(track: RankTrack) -> bool:
+    """True if it works, or did a moment ago: one child ends before the next starts."""
+    worked_s = track.worked_s
+    return _works_now(track) or (worked_s is not None and track.seen_s - worked_s < _LULL_S)
+
+
+def last_worked_s(track: RankTrack, now_s: float) -> float | None:
+    """When it was last seen at work while it stood still: its usage is that of the last 5 s."""
+    return now_s if track.stall_s > _USED_S and _works_now(track) else track.worked_s
+
+
+def _works_now(track: RankTrack) -> bool:
     """True if its last stack shows work that may last, and the kernel sees it done: a file is
     written or read, a child is busy, a compiler runs.
     """

@@ -19,6 +19,7 @@ from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import RankStanding
 from lightkeeper.monitor.model.wording import listed, plural, rfc3339, seconds
 from lightkeeper.worker_server.wire import (
+    AT_END,
     WAIT_COMMIT,
     WAIT_HEAL,
     WAIT_QUORUM,
@@ -277,8 +278,8 @@ def _place(track: RankTrack, bare: bool = False, *, lasts: bool = False) -> str:
     """` in log_step (train.py:66), waiting for a lock,`: by its stacks, else by its phase."""
     seen = None if track.report is None else track.report.witness
     if seen is not None:
-        if (seen.frame.file, seen.frame.function) == ("threading.py", "_shutdown"):
-            return " at its end: its program is over, and a thread that is no daemon keeps it,"
+        if keeper := AT_END.get((seen.frame.file, seen.frame.function)):
+            return f" at its end: its program is over, and {keeper} keeps it,"
         shown = not bare and seen.doing in DOING and (lasts or not _works(track, seen))
         doing = f", {DOING[seen.doing]}," if shown else ""
         awaits = _awaits(track)

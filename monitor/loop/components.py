@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,6 +49,8 @@ if TYPE_CHECKING:  # it is an extra
 
 
 _TASKS: Final = Path("/proc/self/task")
+_SPAN_S: Final = 0.9
+"""The second look at a suspect comes 0.3 s after the first: one wait for a core would fill it."""
 
 
 class VitalSigns:
@@ -59,26 +62,24 @@ class VitalSigns:
 
     def __init__(self, disks: Sequence[Callable[[], str | None]] = ()) -> None:
         self._disks = tuple(disks)
-        self._waited_s: dict[str, float] = {}
-        self._at_s: float | None = None
+        self._taken: deque[tuple[float, dict[str, float]]] = deque()
 
     def measure(self) -> Vitals:
-        """The vitals now, and over the time since the last call."""
+        """The vitals now, and over the time since the last call or, if longer, the last second."""
         troubles = [trouble for disk in self._disks if (trouble := disk()) is not None]
         return Vitals(wall_s=time.time(), starved=self._starved(), disk="; ".join(troubles) or None)
 
     def _starved(self) -> float | None:
         """The largest share of time that one of our threads waited for a core."""
-        before, before_s = self._waited_s, self._at_s
-        self._at_s, self._waited_s = time.monotonic(), _waited_s()
-        if before_s is None or not self._waited_s or self._at_s <= before_s:
+        waited_s, now_s = _waited_s(), time.monotonic()
+        self._taken.append((now_s, waited_s))
+        while len(self._taken) > 2 and now_s - self._taken[1][0] >= _SPAN_S:
+            self._taken.popleft()
+        before_s, before = self._taken[0]
+        if not waited_s or now_s <= before_s:
             return None
-        span_s = self._at_s - before_s
-        shares = [
-            (waited_s - before[task]) / span_s
-            for task, waited_s in self._waited_s.items()
-            if task in before
-        ]
+        long_s = now_s - before_s
+        shares = [(s - before[task]) / long_s for task, s in waited_s.items() if task in before]
         return min(1.0, max(shares, default=0.0))
 
 

@@ -181,7 +181,7 @@ class Vitals:
     wall_s: float | None = None
     """The wall clock, which may jump, at the time of the snapshot."""
     starved: float | None = None
-    """Largest share of the time since the last tick in which one of its threads was runnable and
+    """Largest share of the last tick, or second, in which one of its threads was runnable and
     got no core, 0 to 1."""
     disk: str | None = None
     """Why its decisions cannot be written down; None while they can."""

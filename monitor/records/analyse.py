@@ -191,12 +191,15 @@ def _way(graph: Graph, end: int, group: int | None) -> Iterable[int]:
 
 
 def _sides(graph: Graph, nodes: tuple[int, ...]) -> list[_Side]:
-    """The ranks of a cycle, grouped by what they are stuck in first."""
-    own = set(nodes)
+    """The ranks of a cycle, grouped by what they are stuck in first, also within a batch."""
+    heads = graph.index.heads.items()
+    at = {(rank, graph.index.place(row)): row for rank, rows in heads for row in rows}
+    within = {node for node in nodes if graph.rank_of(node) is None}
     sides = grouped(
-        (min(target for target in graph.edges[node] if target in own), rank)
+        (min(targets, key=lambda to: at[rank, graph.stuck_of(to).place]), rank)
         for node in nodes
         if (rank := graph.rank_of(node)) is not None
+        and (targets := within.intersection(graph.edges[node]))
     )
     stuck_sides = [_Side(tuple(sorted(r)), graph.stuck_of(into)) for into, r in sides.items()]
     return sorted(stuck_sides, key=lambda side: side.ranks)
@@ -217,7 +220,8 @@ def _crossed(graph: Graph, kind: Fault, sides: Sequence[_Side], culprits: Sequen
     else:
         end = "took them in another order than the others."
     who = f"{wording.ranks_listed(job, culprits)} " if culprits else ""
-    return f"{listed(said)}, and each waits for the other: {who}{end}"
+    other = "the other" if len(sides) == 2 else "another"
+    return f"{listed(said)}, and each waits for {other}: {who}{end}"
 
 
 def find_absent(

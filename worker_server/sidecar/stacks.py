@@ -111,11 +111,15 @@ def short(path: str) -> str:
 def innermost(calls: Sequence[Call]) -> int | None:
     """Index of the innermost call of the user's code; `calls` are newest first.
 
-    If none is the user's: the innermost of an installed package, else of torch, else of all.
+    If none is the user's: the innermost of an installed package, else of torch, else of all; of a
+    program that is over, what Python does at its end.
     """
     if not calls:
         return None
-    return min(range(len(calls)), key=lambda n: (origin(calls[n].path), n))
+    index = min(range(len(calls)), key=lambda n: (origin(calls[n].path), n))
+    outermost = calls[-1].path.rpartition("/")[2], calls[-1].function
+    over = outermost in wire.AT_END and origin(calls[index].path) is Origin.STANDARD
+    return len(calls) - 1 if over else index
 
 
 def frame_of(calls: Sequence[Call], index: int) -> wire.Frame:

@@ -6,7 +6,7 @@ import pytest
 
 from lightkeeper.monitor.model.observation import Snapshot
 from lightkeeper.monitor.model.verdict import Confidence
-from lightkeeper.worker_server.wire import ACROSS, Doing, StateReport
+from lightkeeper.worker_server.wire import ACROSS, Doing, Frame, StateReport
 from tests.changed import replace
 from tests.monitor.fleet import Drive, SimFleet, at, leaves, pause
 from tests.monitor.fleet.plain import PlainJob
@@ -81,6 +81,17 @@ def test_ranks_that_finish_one_after_the_other_are_done() -> None:
 
     drive = Drive(PlainJob(3, *map(finish, range(3)))).run(40)
     assert not drive.seen
+
+
+def test_a_rank_that_its_own_queue_keeps_at_its_end_is_told_and_its_peer_has_not_died() -> None:
+    def ends(job: PlainJob) -> None:
+        job.end(1, code=0)
+        job.stand(0, "_exit_function", 360, Doing.LOCK)
+        job.ranks[0].place = Frame("_exit_function", "util.py", 360), Doing.LOCK, None
+
+    reason = Drive(PlainJob(2, (20.0, ends))).run(90).incident("deadlock").verdict.reason
+    assert "job.0 is at its end: its program is over, and a queue or a child of multi" in reason
+    assert "; job.1 ended meanwhile: some may wait" in reason
 
 
 @pytest.mark.parametrize("groups", [1, 2])

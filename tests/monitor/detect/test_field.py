@@ -347,6 +347,14 @@ def test_who_is_seen_at_work_is_told_and_not_evicted_for_ten_minutes(doing, move
     assert drive.accused() == {"rg_1.0"}
 
 
+@pytest.mark.parametrize(("lull_s", "accused"), [(6, set()), (20, {"rg_1.0"})])
+def test_a_lull_in_the_work_of_a_child_is_no_hang(lull_s, accused) -> None:
+    idles, goes_on = at(60, sets("rg_1.0", cores=0.0)), at(60 + lull_s, sets("rg_1.0", cores=0.9))
+    fleet = field(3, 1, at(20, stands("rg_1.0", "evaluate", 80, Doing.PROCESS)), idles, goes_on)
+    fleet.rank("rg_1.0").cores = 0.9
+    assert Drive(fleet).run(85).accused() == accused
+
+
 def wakes(rank: str, times: float) -> Alter:
     """Its main thread wakes so often a second."""
     return reports(lambda r: replace(r, process=replace(r.process, wakes_s=times)), rank)
@@ -366,6 +374,12 @@ def test_a_lock_is_no_work_however_many_cores_other_threads_use() -> None:
     fleet = field(3, 1, at(20, stands("rg_1.0", "log_step", 66)))
     fleet.rank("rg_1.0").cores = 3.0
     assert Drive(fleet).run(45).evicted() == ["rg_1"]
+
+
+def test_a_rank_that_sleeps_before_it_tries_again_is_given_30_s() -> None:
+    drive = Drive(field(3, 1, at(20, stands("rg_1.0", "download", 8, Doing.SLEEP)))).run(49)
+    assert not drive.fired
+    assert drive.run(10).accused() == {"rg_1.0"}
 
 
 def test_a_rank_that_computes_at_one_line_is_given_the_time_that_it_had() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.detect.detectors import DETECTORS
+from lightkeeper.monitor.loop import components
 from lightkeeper.monitor.loop.components import VitalSigns
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.verdict import Kind
@@ -103,6 +105,21 @@ def test_a_store_that_does_not_write_is_said_everywhere(api: Api) -> None:
         "this monitor could not remember it: its disk takes no writes: disk is full"
     )
     assert 'lightkeeper_self_health{state="cannot_write"} 1.0' in samples(api)
+
+
+def test_a_wait_for_a_core_is_held_against_a_second_at_least(monkeypatch) -> None:
+    looks = iter([(0.0, 0.0), (1.0, 0.1), (1.3, 0.3)])
+
+    def waited_s() -> dict[str, float]:
+        at_s, waited_s = next(looks)
+        monkeypatch.setattr(
+            components, "time", SimpleNamespace(time=lambda: 0.0, monotonic=lambda: at_s)
+        )
+        return {"main": waited_s}
+
+    monkeypatch.setattr(components, "_waited_s", waited_s)
+    signs = VitalSigns()
+    assert [signs.measure().starved for _ in range(3)] == [None, 0.1, pytest.approx(0.3 / 1.3)]
 
 
 def test_vital_signs_are_measured_or_none() -> None:

@@ -179,6 +179,17 @@ def test_a_batch_of_transfers_waits_for_all_of_its_peers() -> None:
     assert finding.culprits == (2,)
 
 
+def test_a_batch_in_a_circle_is_named_by_its_first_transfer() -> None:
+    ring = [Rank(number).collective() for number in range(3)]
+    for rank, to in zip(ring, (1, 0, 0), strict=True):  # rank 1 sends to its left
+        rank.transfer("isend", to, done=rank.number != 1, at="ring.py:3")
+        rank.transfer("irecv", (rank.number - 1) % 3, done=rank.number == 0, at="ring.py:3")
+    ring[0].collective(done=False)
+    (finding,) = findings(*ring)
+    assert "is in the transfer from rank rg_0.1 to rank rg_0.0 in default" in finding.reason
+    assert "each waits for another" in finding.reason
+
+
 def test_two_threads_in_one_group_are_the_program_whoever_is_in_the_minority() -> None:
     ranks = [Rank(number) for number in range(3)]
     for rank in ranks:
