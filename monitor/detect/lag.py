@@ -15,7 +15,7 @@ from itertools import chain
 from lightkeeper.monitor.detect.graph import WaitGraph
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.quorum_participation import Attended
-from lightkeeper.monitor.detect.wording import hidden_errors
+from lightkeeper.monitor.detect.wording import hidden_errors, what_they_do
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
 from lightkeeper.monitor.model.wording import listed, seconds
@@ -284,10 +284,9 @@ def _absent(history: History, logs: Logs) -> Iterable[Verdict]:
         slowest_s = max((history.hang_after_s(track) for track in inside), default=0.0)
         if history.now_s - since_s < max(history.config.lag_absent_s, slowest_s):
             continue
-        phases = sorted({t.step.phase for t in history.groups()[group] if t.step is not None})
+        does = what_they_do(history.groups()[group])[:2]
         reason = (
             f"{group} sends heartbeats and is in no quorum for {seconds(history.now_s - since_s)}, "
-            f"while the others committed {log.others_commits} steps; its ranks are in "
-            f"{listed(phases)}"
+            f"while the others committed {log.others_commits} steps; {'; '.join(does)}"
         )
         yield _lags(history, group, "absent", since_s, reason)

@@ -9,7 +9,7 @@ from shlex import quote
 from typing import Final
 
 from lightkeeper.monitor.model.eviction import Decision, Eviction, EvictionState, Guard, rulings
-from lightkeeper.monitor.model.incident import Incident, State
+from lightkeeper.monitor.model.incident import Incident, State, Training
 from lightkeeper.monitor.model.names import GroupName, RankName, group_of
 from lightkeeper.monitor.model.units import clean, plain
 from lightkeeper.monitor.model.verdict import MEANINGS, Severity, Verdict
@@ -128,7 +128,7 @@ def face_of(incident: Incident, rows: Sequence[Decision], now_s: float) -> Face:
     old = incident.open and now_s > incident.last_seen_s
     by_now = f" ({stands_s:.0f} s by now)" if old and stands_s > 0 else ""
     ruled = rulings(rows)
-    then = [_next(incident, ruled[-1] if ruled else None)]
+    then = [_next(incident, ruled[-1] if ruled else None, passed(incident, now_s))]
     freed = [row for row in rows if row.action == "release"]
     if incident.open and freed:  # afterwards it is history
         failed = freed[-1].state == "failed"
@@ -140,7 +140,16 @@ def face_of(incident: Incident, rows: Sequence[Decision], now_s: float) -> Face:
 _IN_VAIN: Final = (EvictionState.FAILED, EvictionState.ABANDONED)
 
 
-def _next(incident: Incident, last: Decision | None) -> str:
+_PASSED_S: Final = 5.0
+
+
+def passed(incident: Incident, now_s: float) -> bool:
+    """True if the others train without it, though its ranks stand where they stood."""
+    trains = incident.state is State.FIRING and incident.training is Training.TRAINS
+    return trains and incident.verdict.stops and now_s - incident.last_seen_s > _PASSED_S
+
+
+def _next(incident: Incident, last: Decision | None, over: bool) -> str:
     match incident.state:
         case State.RESOLVED:
             return f"How it ended: {incident.resolution or 'nobody knows'}"
@@ -151,7 +160,7 @@ def _next(incident: Incident, last: Decision | None) -> str:
         case State.FIRING:
             going = last is not None and last.guard is None and last.state not in _IN_VAIN
             remedy = "" if going and incident.groups else incident.remedy
-            return after(remedy, _decided(incident, last))
+            return after(remedy, _decided(incident, last, over))
 
 
 def after(remedy: str, then: str) -> str:
@@ -159,7 +168,7 @@ def after(remedy: str, then: str) -> str:
     return f"{remedy}. {then}" if remedy and then else remedy or then
 
 
-def _decided(incident: Incident, last: Decision | None) -> str:
+def _decided(incident: Incident, last: Decision | None, over: bool) -> str:
     if not incident.groups:
         look = ": a person has to look" if incident.severity is Severity.CRITICAL else ""
         return f"Nobody is accused{look}"
@@ -169,7 +178,13 @@ def _decided(incident: Incident, last: Decision | None) -> str:
         return last.release
     if last.guard is not None:
         why = f"nobody is evicted: {last.reason}" if last.action == "hold" else last.reason
-        return f"{why[:1].upper()}{why[1:]}. {last.release}".rstrip()
+        release = last.release
+        if over:
+            why = "nobody is evicted: the others train without it"
+            release = (
+                f"To evict it yourself: lightkeeper evict {listed(incident.groups, last='or')}"
+            )
+        return f"{why[:1].upper()}{why[1:]}. {release}".rstrip()
     if last.state in _IN_VAIN:
         return f"The eviction of {_evicted(incident, last)} failed: {last.outcome}"
     return f"{_evicted(incident, last)} is being evicted"
