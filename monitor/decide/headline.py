@@ -19,7 +19,7 @@ from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import IncidentId, group_of
 from lightkeeper.monitor.model.verdict import Kind, RankHealth
-from lightkeeper.monitor.model.wording import Face, after, listed, passed, seconds
+from lightkeeper.monitor.model.wording import Face, after, listed, seconds, trains_without
 from lightkeeper.worker_server.wire import LONG_PHASES, StepState
 
 _LATE_S: Final = 2.0
@@ -169,7 +169,7 @@ def _words(view: View, seen: _Figures) -> Headline:
             state = JobState.DISTURBED
         elif _stops(lead):
             state = JobState.STOPPED
-        over = passed(lead, view.snapshot.now_s)
+        over = trains_without(lead, view.snapshot.now_s)
         return Headline(state, _briefly(lead, face, over), next_step, lead.id)
     if state in _BEFORE:
         return Headline(state, _BEFORE[state])

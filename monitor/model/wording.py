@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from shlex import quote
 from typing import Final
 
-from lightkeeper.monitor.model.eviction import Decision, Eviction, EvictionState, Guard, rulings
+from lightkeeper.monitor.model.eviction import (
+    Decision,
+    Eviction,
+    EvictionState,
+    Guard,
+    Hold,
+    rulings,
+)  # fmt: skip
 from lightkeeper.monitor.model.incident import Incident, State, Training
 from lightkeeper.monitor.model.names import GroupName, RankName, group_of
 from lightkeeper.monitor.model.units import clean, plain
@@ -128,7 +135,11 @@ def face_of(incident: Incident, rows: Sequence[Decision], now_s: float) -> Face:
     old = incident.open and now_s > incident.last_seen_s
     by_now = f" ({stands_s:.0f} s by now)" if old and stands_s > 0 else ""
     ruled = rulings(rows)
-    then = [_next(incident, ruled[-1] if ruled else None, passed(incident, now_s))]
+    last = ruled[-1] if ruled else None
+    if isinstance(last, Hold) and last.would is None and trains_without(incident, now_s):
+        by_hand = f"To evict it yourself: lightkeeper evict {listed(incident.groups, last='or')}"
+        last = replace(last, reason="the others train without it", release=by_hand)
+    then = [_next(incident, last)]
     freed = [row for row in rows if row.action == "release"]
     if incident.open and freed:  # afterwards it is history
         failed = freed[-1].state == "failed"
@@ -137,19 +148,16 @@ def face_of(incident: Incident, rows: Sequence[Decision], now_s: float) -> Face:
     return Face(says, ". ".join(filter(None, then)))
 
 
+def trains_without(incident: Incident, now_s: float) -> bool:
+    """True if the others train without it by now, though its ranks stand where they stood."""
+    trains = incident.state is State.FIRING and incident.training is Training.TRAINS
+    return trains and incident.verdict.stops and now_s - incident.last_seen_s > 5.0
+
+
 _IN_VAIN: Final = (EvictionState.FAILED, EvictionState.ABANDONED)
 
 
-_PASSED_S: Final = 5.0
-
-
-def passed(incident: Incident, now_s: float) -> bool:
-    """True if the others train without it, though its ranks stand where they stood."""
-    trains = incident.state is State.FIRING and incident.training is Training.TRAINS
-    return trains and incident.verdict.stops and now_s - incident.last_seen_s > _PASSED_S
-
-
-def _next(incident: Incident, last: Decision | None, over: bool) -> str:
+def _next(incident: Incident, last: Decision | None) -> str:
     match incident.state:
         case State.RESOLVED:
             return f"How it ended: {incident.resolution or 'nobody knows'}"
@@ -160,7 +168,7 @@ def _next(incident: Incident, last: Decision | None, over: bool) -> str:
         case State.FIRING:
             going = last is not None and last.guard is None and last.state not in _IN_VAIN
             remedy = "" if going and incident.groups else incident.remedy
-            return after(remedy, _decided(incident, last, over))
+            return after(remedy, _decided(incident, last))
 
 
 def after(remedy: str, then: str) -> str:
@@ -168,7 +176,7 @@ def after(remedy: str, then: str) -> str:
     return f"{remedy}. {then}" if remedy and then else remedy or then
 
 
-def _decided(incident: Incident, last: Decision | None, over: bool) -> str:
+def _decided(incident: Incident, last: Decision | None) -> str:
     if not incident.groups:
         look = ": a person has to look" if incident.severity is Severity.CRITICAL else ""
         return f"Nobody is accused{look}"
@@ -178,13 +186,7 @@ def _decided(incident: Incident, last: Decision | None, over: bool) -> str:
         return last.release
     if last.guard is not None:
         why = f"nobody is evicted: {last.reason}" if last.action == "hold" else last.reason
-        release = last.release
-        if over:
-            why = "nobody is evicted: the others train without it"
-            release = (
-                f"To evict it yourself: lightkeeper evict {listed(incident.groups, last='or')}"
-            )
-        return f"{why[:1].upper()}{why[1:]}. {release}".rstrip()
+        return f"{why[:1].upper()}{why[1:]}. {last.release}".rstrip()
     if last.state in _IN_VAIN:
         return f"The eviction of {_evicted(incident, last)} failed: {last.outcome}"
     return f"{_evicted(incident, last)} is being evicted"
