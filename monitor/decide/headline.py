@@ -19,7 +19,7 @@ from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import IncidentId, group_of
 from lightkeeper.monitor.model.verdict import Kind, RankHealth
-from lightkeeper.monitor.model.wording import Face, after, listed, seconds
+from lightkeeper.monitor.model.wording import Face, after, listed, seconds, trains_without
 from lightkeeper.worker_server.wire import LONG_PHASES, StepState
 
 _LATE_S: Final = 2.0
@@ -169,7 +169,8 @@ def _words(view: View, seen: _Figures) -> Headline:
             state = JobState.DISTURBED
         elif _stops(lead):
             state = JobState.STOPPED
-        return Headline(state, _briefly(lead, face), next_step, lead.id)
+        over = trains_without(lead, view.snapshot.now_s)
+        return Headline(state, _briefly(lead, face, over), next_step, lead.id)
     if state in _BEFORE:
         return Headline(state, _BEFORE[state])
     return _undecided(view, seen, state) if late else _training(view, seen)
@@ -182,9 +183,9 @@ def _decision(view: View, lead: Incident) -> str:
     return f"Decision on evicting {listed(lead.groups)}"
 
 
-def _briefly(lead: Incident, face: Face) -> str:
+def _briefly(lead: Incident, face: Face, over: bool) -> str:
     """`rank rg_1.1 hangs in log_step (train.py:66), GIL held: 3 ranks wait`."""
-    brief, waiting = lead.verdict.brief, len(lead.verdict.victims)
+    brief, waiting = lead.verdict.brief, 0 if over else len(lead.verdict.victims)
     if not brief:
         return face.says
     wait = f": {waiting:,} {'rank waits' if waiting == 1 else 'ranks wait'}" if waiting else ""

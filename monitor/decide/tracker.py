@@ -1019,8 +1019,7 @@ class Tracker:
 
         A rank that committed after it was seen waiting is no longer a victim, nor is a process that
         started since. Of an incident that is over because its suspects ended, the victims that
-        ended with them are still victims; of one that ended by our eviction, those that had ended
-        before it.
+        ended with them are still victims; of an evicted one those that had ended before.
         """
         waits: dict[RankName, VictimWait] = {}
         for record in sorted(  # of two with one victim the one that is open and has fired counts
@@ -1028,7 +1027,7 @@ class Tracker:
             key=lambda r: (r.open, r.incident.state is not State.PENDING, oldest_first(r.incident)),
         ):
             incident = record.incident
-            until_s = math.inf if record.open else _ended_with_it_until_s(history, incident)
+            until_s = math.inf if record.open else _consequences_until_s(history, incident)
             if not incident.verdict.stops or incident.run not in ("", history.run):
                 continue
             whom = listed(incident.groups, last="or" if incident.candidates else "and")
@@ -1038,9 +1037,7 @@ class Tracker:
             wait = VictimWait(incident.suspects, incident.groups, whom, incident.kind, fired)
             for rank in _waiting(incident):
                 track = record.same_wait(history, rank)
-                if track is None or (track.died_s is None and not record.open):
-                    continue
-                if track.died_s is None or track.died_s <= until_s:
+                if track is not None and (track.died_s or math.inf) <= until_s:
                     waits[rank] = wait
         return waits
 
@@ -1056,17 +1053,16 @@ def _waiting(incident: Incident) -> Sequence[RankName]:
     return (*incident.verdict.victims, *(incident.candidates if tie else ()))
 
 
-def _ended_with_it_until_s(history: History, incident: Incident) -> float:
-    """Until when a victim of an incident that is over may have died of its fault: for ever if all
-    its suspects ended by themselves, or until they were evicted.
-    """
+def _consequences_until_s(history: History, incident: Incident) -> float:
+    """Until when victims died of it, though it is over: its suspects ended, or we evicted them."""
     marks, tracks = incident.milestones, _suspect_tracks(history, incident)
     if marks.evict_asked_s is not None:
         return marks.evict_asked_s
-    itself = marks.firing_s is not None and incident.kind is not Kind.DEAD and bool(tracks)
-    gone = all(t.died_s is not None and t.identity.incarnation in incident.incarnations
-               for t in tracks)  # fmt: skip
-    return math.inf if itself and gone else -math.inf
+    ended = marks.firing_s is not None and incident.kind is not Kind.DEAD and all(
+        track.died_s is not None and track.identity.incarnation in incident.incarnations
+        for track in tracks
+    )  # fmt: skip
+    return history.now_s if ended and tracks else -math.inf
 
 
 def _gave_up(track: RankTrack) -> bool:

@@ -15,7 +15,7 @@ from itertools import chain
 from lightkeeper.monitor.detect.graph import WaitGraph
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.quorum_participation import Attended
-from lightkeeper.monitor.detect.wording import hidden_errors
+from lightkeeper.monitor.detect.wording import what_they_do
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
 from lightkeeper.monitor.model.wording import listed, seconds
@@ -180,15 +180,9 @@ def _fails(history: History, logs: Logs) -> Iterable[Verdict]:
             f"commits have failed in {listed(sorted(failing))} for "
             f"{seconds(history.now_s - began_s)}: {most} attempts"
             f"{'' if well else ', none goes through anywhere'}; cannot tell the cause"
-            f"{_hidden(history, failing)}"
         )
         victims = () if well else tuple(chain.from_iterable(ranks.values()))
         yield _somebody_lags(logs, "fails", began_s, reason, victims)
-
-
-def _hidden(history: History, failing: Logs) -> str:
-    ranks = (track for group in failing for track in history.groups()[group])
-    return "".join(f"; {error}" for error in hidden_errors(ranks)[:2])
 
 
 def _well(logs: Logs, failing: Logs, since_s: float, most: int) -> list[GroupName]:
@@ -284,10 +278,9 @@ def _absent(history: History, logs: Logs) -> Iterable[Verdict]:
         slowest_s = max((history.hang_after_s(track) for track in inside), default=0.0)
         if history.now_s - since_s < max(history.config.lag_absent_s, slowest_s):
             continue
-        phases = sorted({t.step.phase for t in history.groups()[group] if t.step is not None})
+        does = what_they_do(history.groups()[group])[:2]
         reason = (
             f"{group} sends heartbeats and is in no quorum for {seconds(history.now_s - since_s)}, "
-            f"while the others committed {log.others_commits} steps; its ranks are in "
-            f"{listed(phases)}"
+            f"while the others committed {log.others_commits} steps; {'; '.join(does)}"
         )
         yield _lags(history, group, "absent", since_s, reason)

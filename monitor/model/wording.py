@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from shlex import quote
 from typing import Final
 
-from lightkeeper.monitor.model.eviction import Decision, Eviction, EvictionState, Guard, rulings
-from lightkeeper.monitor.model.incident import Incident, State
+from lightkeeper.monitor.model.eviction import (
+    Decision,
+    Eviction,
+    EvictionState,
+    Guard,
+    Hold,
+    rulings,
+)  # fmt: skip
+from lightkeeper.monitor.model.incident import Incident, State, Training
 from lightkeeper.monitor.model.names import GroupName, RankName, group_of
 from lightkeeper.monitor.model.units import clean, plain
 from lightkeeper.monitor.model.verdict import MEANINGS, Severity, Verdict
@@ -128,13 +135,23 @@ def face_of(incident: Incident, rows: Sequence[Decision], now_s: float) -> Face:
     old = incident.open and now_s > incident.last_seen_s
     by_now = f" ({stands_s:.0f} s by now)" if old and stands_s > 0 else ""
     ruled = rulings(rows)
-    then = [_next(incident, ruled[-1] if ruled else None)]
+    last = ruled[-1] if ruled else None
+    if isinstance(last, Hold) and last.would is None and trains_without(incident, now_s):
+        by_hand = f"To evict it yourself: lightkeeper evict {listed(incident.groups, last='or')}"
+        last = replace(last, reason="the others train without it", release=by_hand)
+    then = [_next(incident, last)]
     freed = [row for row in rows if row.action == "release"]
     if incident.open and freed:  # afterwards it is history
         failed = freed[-1].state == "failed"
         then.append(f"Others still wait: {freed[-1].outcome}" if failed else freed[-1].reason)
     says = f"{'' if incident.open else 'Over: '}{verdict.reason}{by_now}"
     return Face(says, ". ".join(filter(None, then)))
+
+
+def trains_without(incident: Incident, now_s: float) -> bool:
+    """True if the others train without it by now, though its ranks stand where they stood."""
+    trains = incident.state is State.FIRING and incident.training is Training.TRAINS
+    return trains and incident.verdict.stops and now_s - incident.last_seen_s > 5.0
 
 
 _IN_VAIN: Final = (EvictionState.FAILED, EvictionState.ABANDONED)

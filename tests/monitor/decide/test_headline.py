@@ -24,7 +24,7 @@ from lightkeeper.monitor.show.web.pages import FLEET, Context, PagePlace, make
 from lightkeeper.worker_server.wire import Ending, Process
 from tests.changed import replace
 from tests.monitor.detect.test_unphased import attached
-from tests.monitor.fleet import SimFleet, at, crash, gil, hang, stop
+from tests.monitor.fleet import SimFleet, at, crash, gil, hang, shut_out, stands, stop
 from tests.page.parts import parts_of, title_of
 from tests.page.views import NOW_S, Simulated, crowd
 
@@ -357,6 +357,18 @@ def test_the_headline_says_who_where_and_how_many_wait(fault, said: str) -> None
     sim = Simulated(SimFleet(2, 2, [at(30, fault)]))
     headlines = [str(headline_of(sim.tick())) for _ in range(40)]
     assert f"Not training: {said}. rg_1 is being evicted" in headlines, "\n".join(headlines)
+
+
+def test_of_a_group_that_the_others_train_without_by_now_it_says_that_nobody_waits() -> None:
+    script = [
+        at(20, stands("rg_1.0", "fetch", 14)),
+        at(20, stop("rg_2.0")),
+        at(40, shut_out("rg_1")),
+    ]
+    sim = Simulated(SimFleet(3, 1, script, source="torchft", across=True))
+    headlines = [str(headline_of(sim.tick())) for _ in range(50)]
+    assert "(train.py:14): 1 rank waits. Nobody is evicted: the last eviction is" in headlines[35]
+    assert "(train.py:14). Nobody is evicted: the others train without it" in headlines[49]
 
 
 def due(view: View, **changes) -> View:
