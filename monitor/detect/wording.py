@@ -312,7 +312,8 @@ def _waits_in(track: RankTrack) -> str:
         return _WAITS.get(track.waits_in, track.waits_in)
     if track.held:
         transfer = max(track.held, key=lambda head: head.age_s)
-        return f"{'a send to' if transfer.sends else 'a receive from'} rank {transfer.peer}"
+        peer = "any rank" if transfer.peer < 0 else f"rank {transfer.peer}"
+        return f"{'a send to' if transfer.sends else 'a receive from'} {peer}"
     inside = [h for h in track.heads if h.inside > 0 or h.enqueued > h.completed]
     if inside:
         return max(inside, key=lambda head: head.age_s).op
