@@ -235,9 +235,8 @@ def find_absent(
     If outnumbered, those inside may have called one too many: their past decides, or nobody is
     accused.
     """
-    heads, waits = graph.index.heads, graph.unbegun.union(graph.lost)
-    waits |= {r for r, rows in heads.items() if None in map(graph.index.place, rows)}  # for anybody
-    still = graph.awaited.intersection(graph.index.job.ranks) - waits
+    still = graph.awaited.intersection(graph.index.job.ranks) - graph.unbegun.union(graph.lost)
+    still -= graph.index.of_anybody
     absentees = ((stuck, still.intersection(stuck.absent)) for stuck in graph.stuck)
     missing = [(stuck, ranks) for stuck, ranks in absentees if ranks]
     waited = grouped((rank, stuck) for stuck, ranks in missing for rank in ranks)
