@@ -88,11 +88,8 @@ LONG_PHASES: Final = frozenset({"checkpoint", "evaluation", "compile", "init"})
 FINISHED_PHASE: Final = "finished"
 """Phase of a rank whose training is over: it may then stand still or end."""
 
-AT_END: Final = {
-    ("threading.py", "_shutdown"): "a thread that is no daemon",
-    ("util.py", "_exit_function"): "a queue or a child of multiprocessing",
-}
-"""File and function of Python's own in which a program that is over stands -> what keeps it."""
+AT_END: Final = frozenset({("threading.py", "_shutdown"), ("util.py", "_exit_function")})
+"""File and function of Python's own in which a program that is over waits."""
 
 SOURCE_REPORTER: Final = "reporter"
 """Steps and phases that the training loop itself reports: only these phases keep the rule that a

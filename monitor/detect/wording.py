@@ -278,8 +278,8 @@ def _place(track: RankTrack, bare: bool = False, *, lasts: bool = False) -> str:
     """` in log_step (train.py:66), waiting for a lock,`: by its stacks, else by its phase."""
     seen = None if track.report is None else track.report.witness
     if seen is not None:
-        if keeper := AT_END.get((seen.frame.file, seen.frame.function)):
-            return f" at its end: its program is over, and {keeper} keeps it,"
+        if (seen.frame.file, seen.frame.function) in AT_END:
+            return " at its end: its program is over, and a thread, queue or child keeps it,"
         shown = not bare and seen.doing in DOING and (lasts or not _works(track, seen))
         doing = f", {DOING[seen.doing]}," if shown else ""
         awaits = _awaits(track)
