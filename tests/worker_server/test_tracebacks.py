@@ -284,11 +284,10 @@ def test_in_a_pool_the_librarys_frame_tells_more_than_the_pools():
 
 
 def test_a_program_that_is_over_stands_in_what_python_does_at_its_end():
-    waits = [Call("Thread.join", f"{STDLIB}/threading.py", 3)]
+    waits = Call("Thread.join", f"{STDLIB}/threading.py", 3)
     over = Call("_exit_function", f"{STDLIB}/multiprocessing/util.py", 360)
-    assert innermost([*waits, over]) == 1
-    assert innermost([*waits, Call("closes", "/job/train.py", 7), over]) == 1
-    assert innermost([*waits, Call("join", f"{STDLIB}/queue.py", 9)]) == 0
+    assert innermost([waits, over]) == 1
+    assert innermost([waits, Call("closes", "/job/train.py", 7), waits, over]) == 1
 
 
 class Deadlock:

@@ -111,15 +111,13 @@ def short(path: str) -> str:
 def innermost(calls: Sequence[Call]) -> int | None:
     """Index of the innermost call of the user's code; `calls` are newest first.
 
-    If none is the user's: the innermost of an installed package, else of torch, else of all; of a
-    program that is over, what Python does at its end.
+    If none is the user's: the innermost of an installed package, else of torch; else the outermost,
+    for the program is over.
     """
     if not calls:
         return None
-    index = min(range(len(calls)), key=lambda n: (origin(calls[n].path), n))
-    outermost = calls[-1].path.rpartition("/")[2], calls[-1].function
-    over = outermost in wire.AT_END and origin(calls[index].path) is Origin.STANDARD
-    return len(calls) - 1 if over else index
+    at, index = min((origin(call.path), n) for n, call in enumerate(calls))
+    return len(calls) - 1 if at is Origin.STANDARD else index
 
 
 def frame_of(calls: Sequence[Call], index: int) -> wire.Frame:

@@ -53,12 +53,10 @@ def test_a_circle_of_transfers_names_every_line_and_accuses_nobody(strike) -> No
 def test_a_server_that_receives_from_anybody_waits_for_the_only_rank_that_can_send(stand, culprits):
     def works(job: PlainJob) -> None:
         job.transfer(0, "recv", -1)
-        job.transfer(3, "recv", 0)
-        for number in (1, 2):
-            if number in stand:
-                job.stand(number, "works", 55, Doing.LOCK)
-            else:
-                job.transfer(number, "recv", 0)
+        for number in {1, 2, 3}.difference(stand):
+            job.transfer(number, "recv", 0)
+        for number in stand:
+            job.stand(number, "works", 55, Doing.LOCK)
 
     assert Drive(PlainJob(4, (20, works))).run(60).accused() == culprits
 
