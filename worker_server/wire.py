@@ -88,12 +88,6 @@ LONG_PHASES: Final = frozenset({"checkpoint", "evaluation", "compile", "init"})
 FINISHED_PHASE: Final = "finished"
 """Phase of a rank whose training is over: it may then stand still or end."""
 
-AT_END: Final = {
-    ("threading.py", "_shutdown"): "a thread that is no daemon",
-    ("util.py", "_exit_function"): "a queue or a child of multiprocessing",
-}
-"""File and function of Python's own in which a program that is over stands -> what keeps it."""
-
 SOURCE_REPORTER: Final = "reporter"
 """Steps and phases that the training loop itself reports: only these phases keep the rule that a
 rank waits for others in `communication` and nowhere else. Other sources (a framework's callback,

@@ -100,11 +100,8 @@ def undeclared(history: History, track: RankTrack) -> Allowance | None:
     lasting = _lasting(track)
     if lasting is not None:
         return Allowance.flat(config.lasting_floor_s, f"to {lasting}, by its stacks")
-    if (
-        witness is None
-        or witness.doing is Doing.SLEEP
-        or (witness.doing is Doing.UNKNOWN and track.state in RUNNING)
-    ):
+    passing = {Doing.SLEEP, Doing.UNKNOWN if track.state in RUNNING else Doing.SLEEP}
+    if witness is None or witness.doing in passing:
         return Allowance.flat(config.undeclared_floor_s, "where no phase is declared")
     if at_work(track):
         return Allowance.flat(config.undeclared_floor_s, "while a child or it is at work")

@@ -19,7 +19,6 @@ from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.model.verdict import RankStanding
 from lightkeeper.monitor.model.wording import listed, plural, rfc3339, seconds
 from lightkeeper.worker_server.wire import (
-    AT_END,
     WAIT_COMMIT,
     WAIT_HEAL,
     WAIT_QUORUM,
@@ -274,12 +273,15 @@ def _works(track: RankTrack, seen: Witness) -> bool:
     return seen.doing in LASTS or at_work(track)
 
 
+_AT_END: Final = {("threading.py", "_shutdown"), ("util.py", "_exit_function")}
+
+
 def _place(track: RankTrack, bare: bool = False, *, lasts: bool = False) -> str:
     """` in log_step (train.py:66), waiting for a lock,`: by its stacks, else by its phase."""
     seen = None if track.report is None else track.report.witness
     if seen is not None:
-        if keeper := AT_END.get((seen.frame.file, seen.frame.function)):
-            return f" at its end: its program is over, and {keeper} keeps it,"
+        if (seen.frame.file, seen.frame.function) in _AT_END:
+            return " at its end: its program is over, and a thread, queue or child keeps it,"
         shown = not bare and seen.doing in DOING and (lasts or not _works(track, seen))
         doing = f", {DOING[seen.doing]}," if shown else ""
         awaits = _awaits(track)
@@ -312,7 +314,8 @@ def _waits_in(track: RankTrack) -> str:
         return _WAITS.get(track.waits_in, track.waits_in)
     if track.held:
         transfer = max(track.held, key=lambda head: head.age_s)
-        return f"{'a send to' if transfer.sends else 'a receive from'} rank {transfer.peer}"
+        peer = "any rank" if transfer.peer < 0 else f"rank {transfer.peer}"
+        return f"{'a send to' if transfer.sends else 'a receive from'} {peer}"
     inside = [h for h in track.heads if h.inside > 0 or h.enqueued > h.completed]
     if inside:
         return max(inside, key=lambda head: head.age_s).op

@@ -220,7 +220,7 @@ def _crossed(graph: Graph, kind: Fault, sides: Sequence[_Side], culprits: Sequen
     else:
         end = "took them in another order than the others."
     who = f"{wording.ranks_listed(job, culprits)} " if culprits else ""
-    other = "the other" if len(sides) == 2 else "another"
+    other = plural(sides[1:], "the other", "another")
     return f"{listed(said)}, and each waits for {other}: {who}{end}"
 
 
@@ -236,6 +236,7 @@ def find_absent(
     accused.
     """
     still = graph.awaited.intersection(graph.index.job.ranks) - graph.unbegun.union(graph.lost)
+    still -= graph.index.of_anybody
     absentees = ((stuck, still.intersection(stuck.absent)) for stuck in graph.stuck)
     missing = [(stuck, ranks) for stuck, ranks in absentees if ranks]
     waited = grouped((rank, stuck) for stuck, ranks in missing for rank in ranks)

@@ -302,6 +302,12 @@ class Index:
         ends = (rank, peer) if "send" in payload.op else (peer, rank)
         return Transfers(group, *ends, payload.tag)
 
+    @property
+    def of_anybody(self) -> frozenset[int]:
+        """Ranks that receive from whoever sends: they wait, but it is not known for whom."""
+        rows_of = self.heads.items()
+        return frozenset(rank for rank, rows in rows_of if None in map(self.place, rows))
+
     def by_place(
         self, rows_of: Mapping[int, Iterable[int]]
     ) -> dict[Transfers | tuple[int, int], list[int]]:

@@ -283,14 +283,6 @@ def test_in_a_pool_the_librarys_frame_tells_more_than_the_pools():
     assert innermost([*pool, Call("f", "/venv/lib/python3.11/site-packages/pools/p.py", 1)]) == 3
 
 
-def test_a_program_that_is_over_stands_in_what_python_does_at_its_end():
-    waits = [Call("Thread.join", f"{STDLIB}/threading.py", 3)]
-    over = Call("_exit_function", f"{STDLIB}/multiprocessing/util.py", 360)
-    assert innermost([*waits, over]) == 1
-    assert innermost([*waits, Call("closes", "/job/train.py", 7), over]) == 1
-    assert innermost([*waits, Call("join", f"{STDLIB}/queue.py", 9)]) == 0
-
-
 class Deadlock:
     def log_step(self):
         raise KeyError("step")

@@ -111,15 +111,11 @@ def short(path: str) -> str:
 def innermost(calls: Sequence[Call]) -> int | None:
     """Index of the innermost call of the user's code; `calls` are newest first.
 
-    If none is the user's: the innermost of an installed package, else of torch, else of all; of a
-    program that is over, what Python does at its end.
+    If none is the user's: the innermost of an installed package, else of torch, else of all.
     """
     if not calls:
         return None
-    index = min(range(len(calls)), key=lambda n: (origin(calls[n].path), n))
-    outermost = calls[-1].path.rpartition("/")[2], calls[-1].function
-    over = outermost in wire.AT_END and origin(calls[index].path) is Origin.STANDARD
-    return len(calls) - 1 if over else index
+    return min(range(len(calls)), key=lambda n: (origin(calls[n].path), n))
 
 
 def frame_of(calls: Sequence[Call], index: int) -> wire.Frame:
@@ -647,6 +643,8 @@ class StandstillWitness:
         index = innermost(sample.calls)
         if index is None:
             return
+        if origin(sample.calls[index].path) is Origin.STANDARD:  # its program is over
+            index = len(sample.calls) - 1
         stand = self._stand if self._stand is not None and self._stand.mark == mark else None
         if stand is not None and sample.taken_s <= stand.last_s:
             return  # the beat's note, already seen

@@ -190,6 +190,14 @@ def test_a_batch_in_a_circle_is_named_by_its_first_transfer() -> None:
     assert "each waits for another" in finding.reason
 
 
+def test_who_receives_from_anybody_waits_too_and_is_not_missing() -> None:
+    server, *workers = [Rank(number).collective() for number in range(3)]
+    server.transfer("recv", -1, done=False)
+    workers[0].transfer("send", 0).transfer("recv", 0, done=False)
+    for finding in findings(server, *workers):  # the second worker does not send
+        assert finding.culprits in ((), (2,))
+
+
 def test_two_threads_in_one_group_are_the_program_whoever_is_in_the_minority() -> None:
     ranks = [Rank(number) for number in range(3)]
     for rank in ranks:
