@@ -15,10 +15,11 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import count
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -276,6 +277,11 @@ class Poller:
             remaining = tuple(uncovered.values())
             able = (target for target in remaining if target.url not in self._dumb)
             plan.append(_Questions(next(able, None) if len(remaining) > 1 else None, remaining))
+        turns: dict[str | None, count[int]] = defaultdict(count)
+        # addresses take turns: who hangs under a thousand names holds up its own address
+        plan.sort(
+            key=lambda asked: next(turns[_address(asked.targets[0].url)]) if asked.targets else 0
+        )
         return plan
 
     async def ask_host(
