@@ -186,7 +186,7 @@ class Identity:
     job: str
     group: GroupName
     group_rank: Count
-    world_size: Count
+    world_size: Annotated[int, Meta(ge=0, le=2**20)]
     """Ranks in the replica group."""
     host: Host
     """Where the group runs, as its launcher names it; quarantine uses this name."""
