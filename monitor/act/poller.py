@@ -56,6 +56,8 @@ STEPS_MAX_BYTES: Final = 4 * 1024 * 1024
 """4,096 steps of 16 phases take about 1 MiB."""
 HOST_MAX_BYTES: Final = 4 * 1024 * 1024
 """The reports of 64 ranks, each at its largest."""
+_OTHERS: Final = 8
+"""Reports of ranks that are not asked for: others' in the run directory, mostly a few KiB each."""
 _CONTAINERS_MOST: Final = 500_000
 """Lists and objects in one answer: 8,192 entries of torch's record with 60 frames each have that
 many. Eight MiB of empty lists would take 200 MiB of memory."""
@@ -290,7 +292,8 @@ class Poller:
         """Observations of those targets that a WorkerServer reports for its host."""
         began = time.monotonic()
         until = began + _HOST_SHARE * max(0.0, end - began)
-        question = _question(speaker, PATH_HOST, until, HOST_MAX_BYTES)
+        most = min(HOST_MAX_BYTES, STATE_MAX_BYTES * (_OTHERS + len(targets)))
+        question = _question(speaker, PATH_HOST, until, most)
         said = await _ask(self._fetcher, question, self._hosts.read)
         took_s = round(time.monotonic() - began, 6)
         if isinstance(said, Unreachable):
