@@ -37,8 +37,8 @@ _DONE = "done:"
 _C10D = "torch.distributed.distributed_c10d"
 _INIT = "init_process_group"
 """What attached, in place of a launcher's name: its children are no ranks, whatever it sets."""
-_fulfilled_in = 0
-"""Pid of the process in which the request was fulfilled; a forked child has another."""
+_BY_PID = "_LK_ATTACHED_PID"
+"""In which process the request was fulfilled, also if it executes another program since."""
 
 
 def autoload() -> None:
@@ -131,17 +131,16 @@ def _named_by(signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str,
 def wanted() -> bool:
     """True if the environment asks this process to attach, or asked and it did."""
     wish = os.environ.get(_WISH, "")
-    if wish == "1" or _fulfilled_in == os.getpid():
+    if wish == "1" or (wish and os.environ.get(_BY_PID) == str(os.getpid())):
         return True
     return wish.startswith(_DONE) and wish.removeprefix(_DONE) not in (_INIT, _told_by())
 
 
 def fulfil(by: str = "") -> None:
     """Withdraw the request from future child processes."""
-    global _fulfilled_in  # noqa: PLW0603  one process is one rank
     if os.environ.get(_WISH) and wanted():
         os.environ[_WISH] = f"{_DONE}{by or _told_by()}"
-        _fulfilled_in = os.getpid()
+        os.environ[_BY_PID] = str(os.getpid())
 
 
 def _told_by() -> str:

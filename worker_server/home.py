@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
+import select
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -31,6 +31,7 @@ DEFAULT_MONITOR: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
 
 _LOOPBACK: Final = ("0100007F", "0" * 8, "0" * 32, "0000000000000000FFFF00000100007F")
 """Local addresses there that accept connections to 127.0.0.1."""
+_PIPE_MS: Final = 1000
 _LISTENS: Final = "0A"
 """TCP_LISTEN in /proc/net/tcp."""
 
@@ -140,7 +141,7 @@ def read_token_file(path: Path) -> str:
         TokenFileError: it is not such a file.
         OSError: it cannot be read.
     """
-    with path.open("rb") as file:
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", 0) as file:
         status = os.fstat(file.fileno())
         if status.st_uid not in (os.geteuid(), 0):
             raise TokenFileError(
@@ -148,7 +149,10 @@ def read_token_file(path: Path) -> str:
             )
         if stat.S_ISREG(status.st_mode) and is_open(status):
             raise TokenFileError(f"{path} holds a token that others can read: chmod 600 {path}")
-        content = file.read(4096)
+        waiting = select.poll()  # a pipe may have no writer
+        waiting.register(file, select.POLLIN)
+        waiting.poll(_PIPE_MS)
+        content = file.read(4096) or b""
     try:
         token = content.decode("ascii").strip()
     except UnicodeDecodeError:
@@ -176,11 +180,11 @@ def make_token_file(path: Path) -> str:
 
 
 def _make(path: Path) -> None:
-    draft = path.with_name(f"token.{os.getpid()}.{secrets.token_hex(4)}")
+    draft = path.with_name(f"token.{os.getpid()}.{os.urandom(4).hex()}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with open(fd, "w", encoding="ascii") as file:
-            file.write(secrets.token_hex(32) + "\n")
+            file.write(os.urandom(32).hex() + "\n")
         with contextlib.suppress(FileExistsError):
             os.link(draft, path)
     finally:

@@ -19,7 +19,6 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from secrets import token_hex
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -127,6 +126,7 @@ def candidates(environ: Mapping[str, str]) -> tuple[Path, ...]:
     """
     name = f"lightkeeper-{os.getuid()}"
     named = environ.get("LIGHTKEEPER_RUN_DIR")
+    odd = os.urandom(8).hex()
     session, temporary = environ.get("XDG_RUNTIME_DIR"), environ.get("TMPDIR")
     places = [
         Path(named) if named else None,
@@ -134,7 +134,7 @@ def candidates(environ: Mapping[str, str]) -> tuple[Path, ...]:
         Path(session) / name if session else None,
         Path(temporary) / name if temporary else None,
         Path("/tmp") / name,  # noqa: S108
-        *(sorted(filter(_is_private, _SHM.glob(f"{name}-*"))) or [_SHM / f"{name}-{token_hex(8)}"]),
+        *(sorted(filter(_is_private, _SHM.glob(f"{name}-*"))) or [_SHM / f"{name}-{odd}"]),
     ]
     return tuple(dict.fromkeys(place.absolute() for place in places if place is not None))
 
@@ -203,6 +203,11 @@ def _is_private(folder: Path) -> bool:
 def start_ticks(pid: int) -> int | None:
     """Start time of a process in clock ticks since boot; None when there is no such process."""
     return _stat_field(pid, 19)
+
+
+def stack_of(pid: int) -> int:
+    """Where a process's stack begins, which is elsewhere after an exec; 0: not known."""
+    return _stat_field(pid, 25) or 0
 
 
 def process_state(pid: int, start_ticks: int) -> str | None:

@@ -174,6 +174,9 @@ def _keep_lines(value: object, *names: str) -> None:
 _PlaceKey = Annotated[str, Meta(max_length=PLACE_KEY_MAX_CHARS)]
 _Word = Annotated[str, Meta(max_length=WORD_MAX_CHARS)]
 _PlaceValue = Annotated[str, Meta(max_length=PLACE_VALUE_MAX_CHARS)]
+_Few = Meta(max_length=64)
+"""Each row costs the monitor time; an honest rank says 16 of these at most."""
+_Members = Annotated[tuple[Count, ...], Meta(max_length=256)]
 
 
 @dataclass(frozen=True)  # no slots: they leave no room for a cached property
@@ -183,7 +186,7 @@ class Identity:
     job: str
     group: GroupName
     group_rank: Count
-    world_size: Count
+    world_size: Annotated[int, Meta(ge=0, le=2**20)]
     """Ranks in the replica group."""
     host: Host
     """Where the group runs, as its launcher names it; quarantine uses this name."""
@@ -389,7 +392,7 @@ class Prints:
     """What was hashed, as a number: shard, shapes, dtypes, settings. Only equal lanes compare."""
     lineage: Count
     """How often the weights were replaced (a heal, a checkpoint); older rows are dropped."""
-    rows: tuple[tuple[Whole, Whole, Count], ...]
+    rows: Annotated[tuple[tuple[Whole, Whole, Count], ...], _Few]
     """(committed step, value, part of the weights), oldest first."""
 
 
@@ -414,13 +417,13 @@ class StepState(Struct, frozen=True, gc=False):
     """Steps begun in the life of this process, retries included; only grows."""
     progress: Count
     """Phase changes in the life of this process; only grows. Unchanged means no progress."""
-    phase: str
+    phase: _Word
     phase_age_s: Seconds
     commits: Count
     """Steps committed in the life of this process."""
     last_commit_age_s: Seconds | None = None
     """None before the first commit of this process."""
-    replica_id: ReplicaId | None = None
+    replica_id: Annotated[ReplicaId, Meta(max_length=WORD_MAX_CHARS)] | None = None
     quorum_id: Whole | None = None
     participants: Count | None = None
     healing: bool = False
@@ -429,7 +432,7 @@ class StepState(Struct, frozen=True, gc=False):
     """None when none was reported, or when it is not finite (see `loss_finite`)."""
     loss_finite: bool = True
     tokens: Whole = 0
-    seconds: Mapping[str, Seconds] = {}
+    seconds: Annotated[Mapping[_Word, Seconds], _Few] = {}
     """Seconds spent in each phase since the process started, finished phases only; only grows."""
     committed_step: Whole | None = None
     """Number of the last committed step; None before the first of this process. Left out on the
@@ -441,9 +444,9 @@ class StepState(Struct, frozen=True, gc=False):
     """Part of `seconds` in which collectives held the rank although its phase was not a waiting
     one: FSDP's are within forward and backward. Finished collectives only; only grows.
     None: its WorkerServer does not report it."""
-    tags: tuple[str, ...] = ()
+    tags: Annotated[tuple[_Word, ...], _Few] = ()
     """What the rank says it does besides its phase: `evaluation`, `warmup` ..."""
-    counters: Mapping[str, Number] = {}
+    counters: Annotated[Mapping[_Word, Number], _Few] = {}
     """The user's own counters, at most 16; only grow."""
     source: str = SOURCE_REPORTER
     """Who reports the steps: `reporter`, `torchft`, a framework's callback ..."""
@@ -451,7 +454,7 @@ class StepState(Struct, frozen=True, gc=False):
     """None: every number checked was finite."""
     prints: Prints | None = None
     """None: none was taken (since the last heal)."""
-    times: Mapping[str, Took] = {}
+    times: Annotated[Mapping[_Word, Took], _Few] = {}
     """Time and bytes of TorchFT's parts in the life of this process, by name (staging, load, apply,
     reconfigure); only those that happened."""
     local_steps: Count = 0
@@ -618,7 +621,7 @@ class TransferHead(Struct, array_like=True, frozen=True, gc=False):
 class MadeGroup(Struct, array_like=True, frozen=True, gc=False):
     """A process group that the rank has created, or was in its turn to; travels as a row."""
 
-    ranks: tuple[Count, ...]
+    ranks: _Members
     """Members asked for; empty: all, or more than are listed."""
     site: str | None = None
     """Call site in the user's code, `file.py:line`."""
@@ -635,13 +638,13 @@ class Forming(Struct, frozen=True, gc=False):
     not counted, as `init_process_group`, and groups that only their members create
     (`use_local_synchronization=True`)."""
     age_s: Seconds
-    ranks: tuple[Count, ...] = ()
+    ranks: _Members = ()
     """Members asked for; empty: all, or more than 256."""
     store: str | None = None
     """Address of the store in which the members meet, `HOST:PORT`."""
     site: str | None = None
     """Call site in the user's code, `file.py:line`."""
-    earlier: tuple[MadeGroup, ...] = ()
+    earlier: Annotated[tuple[MadeGroup, ...], _Few] = ()
     """The last calls of new_group before this one, oldest first: number nth - 1 is the last."""
 
 
@@ -792,20 +795,20 @@ class StateReport(Struct, frozen=True, gc=False):
     process: Process
     step: StepState | None = None
     """None when the rank has attached but never reported a step."""
-    heads: tuple[GroupHead, ...] = ()
+    heads: Annotated[tuple[GroupHead, ...], Meta(max_length=1024)] = ()
     witness: Witness | None = None
     """None while it makes progress, and if no stacks could be taken. Of a dead rank the last one
     before its end, if it did not move after it."""
     ending: Ending | None = None
     """None while it lives."""
-    unhooked: tuple[str, ...] = ()
+    unhooked: Annotated[tuple[_Word, ...], _Few] = ()
     """Functions missing from this version of TorchFT, such as `Manager.start_quorum`: what they
     did is not seen. Left out if there are none."""
-    transfers: tuple[TransferHead, ...] = ()
+    transfers: Annotated[tuple[TransferHead, ...], Meta(max_length=256)] = ()
     """Sends and receives, by peer and tag; left out if there are none."""
     forming: Forming | None = None
     """None: it is creating no process group."""
-    timeouts: Mapping[str, Seconds] = {}
+    timeouts: Annotated[Mapping[_Word, Seconds], _Few] = {}
     """What ends a wait by itself -> after how long, as the program configured it: `collective`
     (the shortest of its process groups), `quorum`, `commit`. Only what is known."""
     lighthouse: str | None = None

@@ -15,10 +15,11 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import count
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -55,6 +56,8 @@ STEPS_MAX_BYTES: Final = 4 * 1024 * 1024
 """4,096 steps of 16 phases take about 1 MiB."""
 HOST_MAX_BYTES: Final = 4 * 1024 * 1024
 """The reports of 64 ranks, each at its largest."""
+_OTHERS: Final = 8
+"""Reports of ranks that are not asked for: others' in the run directory, mostly a few KiB each."""
 _CONTAINERS_MOST: Final = 500_000
 """Lists and objects in one answer: 8,192 entries of torch's record with 60 frames each have that
 many. Eight MiB of empty lists would take 200 MiB of memory."""
@@ -276,6 +279,11 @@ class Poller:
             remaining = tuple(uncovered.values())
             able = (target for target in remaining if target.url not in self._dumb)
             plan.append(_Questions(next(able, None) if len(remaining) > 1 else None, remaining))
+        turns: dict[str | None, count[int]] = defaultdict(count)
+        # addresses take turns: who hangs under a thousand names holds up its own address
+        plan.sort(
+            key=lambda asked: next(turns[_address(asked.targets[0].url)]) if asked.targets else 0
+        )
         return plan
 
     async def ask_host(
@@ -284,7 +292,8 @@ class Poller:
         """Observations of those targets that a WorkerServer reports for its host."""
         began = time.monotonic()
         until = began + _HOST_SHARE * max(0.0, end - began)
-        question = _question(speaker, PATH_HOST, until, HOST_MAX_BYTES)
+        most = min(HOST_MAX_BYTES, STATE_MAX_BYTES * (_OTHERS + len(targets)))
+        question = _question(speaker, PATH_HOST, until, most)
         said = await _ask(self._fetcher, question, self._hosts.read)
         took_s = round(time.monotonic() - began, 6)
         if isinstance(said, Unreachable):

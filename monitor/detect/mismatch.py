@@ -7,7 +7,7 @@ each rank called at this place before. Nobody is accused where both are silent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Final
@@ -141,9 +141,8 @@ def _of_the_dead(history: History, graph: WaitGraph) -> Iterable[Stuck]:
             if record is None or before_death(history, track):
                 continue
             for entry in _last_unfinished(record):
-                places = record.answer.members.get(entry.group) or tuple(
-                    range(track.identity.world_size)
-                )
+                members_of, world = record.answer.members, range(track.identity.world_size)
+                places: Sequence[int] = members_of.get(entry.group) or world
                 yield Stuck(
                     group=group,
                     process_group=entry.group,

@@ -113,7 +113,10 @@ def test_switched_off_it_imports_nothing_and_says_nothing(way, tmp_path, run_dir
 def test_a_sidecar_that_cannot_import_is_one_warning_that_says_why(
     name, tmp_path, run_dir, monkeypatch
 ):
-    (tmp_path / f"{name}.py").write_text(SICK["missing"])
+    sick = tmp_path / "sick"
+    sick.mkdir()
+    (sick / f"{name}.py").write_text(SICK["missing"])
+    (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.path.insert(0, {str(sick)!r})")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     files, now_s = run_dirs.RankFiles(run_dir / "a.page"), [0.0]
     files.page.touch()

@@ -88,6 +88,17 @@ def test_a_volume_of_kubernetes_gives_its_group_the_token(tmp_path):
     assert read_token_file(secret(tmp_path / "token", mode=0o440)) == "sesame"
 
 
+def test_a_pipe_gives_the_token_once_and_nobody_waits_for_one_without_a_writer(tmp_path):
+    os.mkfifo(path := tmp_path / "token", 0o600)
+    with pytest.raises(TokenFileError, match="does not hold one plain word"):
+        read_token_file(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with path.open("w") as writer:
+        print("sesame", file=writer, flush=True)
+        assert read_token_file(path) == "sesame"
+    os.close(reader)
+
+
 def test_a_token_of_another_user_is_refused(tmp_path, monkeypatch):
     path = secret(tmp_path / "token")
     monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)

@@ -213,3 +213,13 @@ def test_the_entry_points_are_functions_that_are_there():
     for entry in points.values():
         module, _, name = entry["lightkeeper"].partition(":")
         assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_a_file_of_our_name_beside_the_script_is_neither_run_nor_an_error(tmp_path):
+    (tmp_path / "lightkeeper.py").write_text("raise SystemExit('it was run')")
+    code = "import sys, _lightkeeper; print(_lightkeeper.autoload(), 'lightkeeper' in sys.modules)"
+    for asks, says in ({}, ""), ({"LIGHTKEEPER_ATTACH": "1"}, "lightkeeper.py has its name\n"):
+        done = run_python("-c", code, cwd=tmp_path, **asks)
+        assert (done.returncode, done.stdout) == (0, "[] False\n")
+        assert done.stderr.endswith(says)
+        assert done.stderr.count("\n") == bool(says)

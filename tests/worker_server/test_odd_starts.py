@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from lightkeeper.monitor.service import Service
+from lightkeeper.worker_server.rank import attach
 from lightkeeper.worker_server.run_dir import start_ticks
 from lightkeeper.worker_server.sidecar.process import GoneError, PidfdProcess
 from tests.monitor.api import Api, options
-from tests.worker_server.ranks import Rank, environment, eventually
+from tests.worker_server.ranks import Rank, environment, eventually, run_python
 
 SCRIPT = """
 import os, sys, time
@@ -182,3 +183,64 @@ def test_a_death_that_proc_does_not_show_is_not_believed():
     assert f"Pid:\t{me}\n" in Path(f"/proc/self/fdinfo/{process._fd}").read_text()
     assert not process.wait_death(0)
     process.close()
+
+
+PROGRAMS = {
+    "waits for any child": """
+kids = [os.fork() or os._exit(0) for _ in "12"]
+print(sorted(os.wait()[0] for _ in kids) == sorted(kids))
+try: os.wait()
+except ChildProcessError: print("no other")
+""",
+    "takes a signal later": """
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+os.kill(os.getpid(), signal.SIGUSR1)
+print(signal.sigwait([signal.SIGUSR1]).name)
+""",
+    "closes every file and forks": """
+os.closerange(3, 1024)
+files = [open("/dev/zero") for _ in range(420)]
+if not os.fork():
+    print({os.readlink(f"/proc/self/fd/{file.fileno()}") for file in files}, flush=True)
+    os._exit(0)
+os.wait()
+""",
+    "has a module of its own": "from secrets import KEY; print(KEY)",
+    "has no file left at its end": """
+time.sleep(1)
+resource.setrlimit(resource.RLIMIT_AS, (60 << 20,) * 2)
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+print("ends")
+""",
+}
+SAYS = ["True\nno other\n", "SIGUSR1\n", "{'/dev/zero'}\n", "mine\n", "ends\n"]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("name", "says"), [*zip(PROGRAMS, SAYS, strict=True)], ids=PROGRAMS)
+def test_a_program_meets_nothing_of_ours(name, says, tmp_path, run_dir):
+    (tmp_path / "secrets.py").write_text("KEY = 'mine'\n")
+    (tmp_path / "train.py").write_text(f"import os, resource, signal, time\n{PROGRAMS[name]}")
+    words = ("-m", "lightkeeper.worker_server", "train.py")
+    done = run_python(*words, run_dir=run_dir, cwd=tmp_path, RANK="0", WORLD_SIZE="1")
+    assert (done.returncode, done.stdout) == (0, says), done.stderr
+
+
+@pytest.mark.integration
+def test_a_rank_that_executes_another_program_is_served_no_longer(script, run_dir):
+    script.write_text(SCRIPT.replace("step += 1", "os.execvp('sleep', ['sleep', '60'])"))
+    with subprocess.Popen([sys.executable, script], env=environment(run_dir)) as rank:
+        eventually(lambda: list(run_dir.glob("*.page")), "it attaches")
+        eventually(lambda: not list(run_dir.glob("*.page")), "its WorkerServer has left")
+        rank.kill()
+
+
+def test_an_attach_that_gets_no_thread_leaves_no_page(run_dir, monkeypatch, recwarn):
+    def no(self) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(attach.Beat, "start", no)
+    monkeypatch.setattr(attach, "SidecarProcess", lambda files: files)
+    attach.attach({"LIGHTKEEPER_RUN_DIR": str(run_dir), "RANK": "0", "WORLD_SIZE": "1"})
+    assert list(run_dir.glob("*.page")) == []
+    monkeypatch.setattr(attach, "_attached", None)

@@ -164,3 +164,18 @@ def test_every_number_of_the_wire_is_bounded():
                 assert bounds is not None, path
                 assert bounds.le <= (2**63 - 1 if leaf is int else 1e100), path
                 assert bounds.ge >= (-(2**63) if leaf is int else -1e100), path
+
+
+def test_every_list_that_is_polled_is_bounded_for_each_row_costs_the_monitor_time():
+    def look(hint: Any, *path: str) -> None:
+        kind, origin, args, bounds = plain(hint)
+        if origin is Mapping or ... in args:
+            assert bounds is not None, path
+            assert bounds.max_length <= 1024, path
+        for part in args if origin in (Mapping, tuple) else ():
+            look(part, *path)
+        if not origin and kind not in (int, float, bool, str, ...) and not issubclass(kind, Enum):
+            for key, part in parts(kind).items():
+                look(part, *path, key)
+
+    look(wire.StateReport)

@@ -52,6 +52,10 @@ _PART_S = 0.3
 _ASKED_PART_S = 2.0
 """After SIGTERM: nobody waits for its exit code, and Kubernetes kills it after 30 s only."""
 _PR_SET_PTRACER = 0x59616D61
+_SHELL = "/bin/sh"
+"""Starts the sidecar and is over in 1 ms, before training continues: a program that waits for any
+child, by `os.wait()` or at SIGCHLD, meets none of ours. Python takes 0.1 s and more to fork."""
+_SHELL_S = 1.0
 
 
 def _end(pid: int, ticks: int) -> None:
@@ -81,25 +85,19 @@ def start_sidecar(files: run_dir.RankFiles) -> subprocess.Popen[bytes]:
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [home, environ.get("PYTHONPATH")]))
     environ.pop("LD_PRELOAD", None)  # a profiler or allocator meant for training
     pidfd = last_words.move_high(os.pidfd_open(os.getpid()))
+    words = [sys.executable, "-m", "lightkeeper.worker_server.sidecar", str(files.page)]
+    words += [str(pidfd), str(run_dir.stack_of(os.getpid()))]
+    if os.access(_SHELL, os.X_OK):
+        words = [_SHELL, "-c", '"$@" &', "sh", *words]
     try:
         with files.log.open("ab") as log:  # for errors before it can log by itself
-            return subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "lightkeeper.worker_server.sidecar",
-                    str(files.page),
-                    str(pidfd),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                cwd=files.page.parent,
-                env=environ,
-                process_group=0,
-                close_fds=True,
-                pass_fds=(pidfd,),
-            )
+            launcher = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
+                cwd=files.page.parent, env=environ, process_group=0, pass_fds=(pidfd,),
+            )  # fmt: skip
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            launcher.wait(_SHELL_S if words[0] == _SHELL else 0)
+        return launcher
     finally:
         os.close(pidfd)
 
@@ -217,6 +215,9 @@ _ORDERS_S = 0.25
 _START_S = 0.1
 """Until the sidecar is up: its launcher must be reaped, and the sidecar admitted."""
 
+_JOIN_S = 0.2
+_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+
 _attached: Reporter | None = None
 
 
@@ -282,6 +283,7 @@ def _attach(environ: Mapping[str, str]) -> Reporter:
     except Exception:
         files.remove()  # a page that nobody serves
         raise
+    page.keep()
     reporter = Reporter(page, lambda: _published(files, "url"))
     try:
         last_words.install(page, files.crash)
@@ -351,7 +353,8 @@ def _hook_torch(reporter: Reporter, files: run_dir.RankFiles, beat: Beat) -> Non
 
             torchft_mends.install()
         if files.socket_fits:
-            torch_hooks.start_control_plane(files.socket)
+            with _no_signals():
+                torch_hooks.start_control_plane(files.socket)
 
     def optimizers() -> None:
         torch_hooks.count_steps(reporter.from_source("optimizer"))
@@ -410,28 +413,42 @@ def _start_beat(
         last_words.stand_down()
         sidecar.part()
         sidecar.let_go()
+        beat.join(_JOIN_S)  # the interpreter's way to end it needs a file, and aborts without
 
     def end_by_sigterm() -> None:
         page.end(by_sigterm=True)
         sidecar.part(_ASKED_PART_S)
 
+    try:
+        with _no_signals():
+            beat.start()
+    except RuntimeError:  # no thread to be had: without a beat a healthy rank would look frozen
+        page.close()
+        files.remove()
+        raise
     if os.getpid() == 1:
         last_words.stand_in(end_by_sigterm)
     atexit.register(end)
-    beat.start()
     return beat, end
+
+
+@contextlib.contextmanager
+def _no_signals() -> Iterator[None]:
+    """Threads made in here get no signals: one that the program blocks would end the process."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Beat(threading.Thread):
     """Stamps the page, which any running interpreter can do."""
 
     def __init__(
-        self,
-        stamp: Callable[[], None],
-        sidecar: SidecarProcess,
-        chores: list[Callable[[], None]],
-        obey: Callable[[], None],
-    ) -> None:
+        self, stamp: Callable[[], None], sidecar: SidecarProcess,
+        chores: list[Callable[[], None]], obey: Callable[[], None],
+    ) -> None:  # fmt: skip
         """`obey` carries out what the monitor orders; it is called more often than the chores."""
         super().__init__(name="lightkeeper-beat", daemon=True)
         self._stamp = stamp

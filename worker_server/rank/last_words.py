@@ -171,6 +171,8 @@ _ended = False
 """True if the main thread's end is on the page: a later thread's must not replace it."""
 _hooked = False
 _crash_fd: int | None = None
+_crash_file: os.stat_result | None = None
+"""After an `os.closerange` the number may be another file's."""
 _stands_in = False
 """True if SIGTERM has a handler of ours."""
 _kept: str | None = None
@@ -346,7 +348,7 @@ def _chain_thread_hook() -> None:
 
 def _arm(path: Path) -> None:
     """Have stacks written at SIGSEGV, SIGABRT, SIGBUS, SIGFPE and SIGILL."""
-    global _crash_fd  # noqa: PLW0603
+    global _crash_fd, _crash_file  # noqa: PLW0603
     if _crash_fd is not None:  # a forked child that attaches as its own rank
         _point(_crash_fd, path)
         return
@@ -355,6 +357,7 @@ def _arm(path: Path) -> None:
     _crash_fd = move_high(
         os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
     )
+    _crash_file = os.fstat(_crash_fd)
     faulthandler.enable(file=_crash_fd, all_threads=True)
 
 
@@ -369,9 +372,13 @@ def move_high(low: int) -> int:
 
 
 def _point(fd: int, path: Path) -> None:
-    """Point this descriptor, which faulthandler may hold, to another file."""
+    """Point this descriptor, which faulthandler may hold, to another file, if it is still ours."""
+    global _crash_file  # noqa: PLW0603
+    if _crash_file is not None and not os.path.samestat(os.fstat(fd), _crash_file):
+        return
     new = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
     try:
         os.dup2(new, fd, inheritable=False)
+        _crash_file = os.fstat(new)
     finally:
         os.close(new)

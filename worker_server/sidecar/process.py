@@ -240,6 +240,8 @@ class PidfdProcess:
     start_ticks: int
     pidfd: int | None = None
     clock: Callable[[], float] = time.monotonic
+    stack: int = 0
+    """Of the program that attached (`run_dir.stack_of`); 0: not known."""
 
     def __post_init__(self) -> None:
         self._died_s: float | None = None
@@ -293,13 +295,10 @@ class PidfdProcess:
                 self._status = wait_status(self._fd, self.pid, self.start_ticks)
             code, signum = decode_status(self._status)
             return wire.Process(
-                alive=False,
-                state="Z" if zombie else None,
-                dead_age_s=self.clock() - (self._died_s or 0.0),
-                exit_code=code,
-                exit_signal=signum,
-                handles_sigterm=self._handles_sigterm,
-            )
+                alive=False, state="Z" if zombie else None,
+                dead_age_s=self.clock() - (self._died_s or 0.0), exit_code=code,
+                exit_signal=signum, handles_sigterm=self._handles_sigterm,
+            )  # fmt: skip
         status = _status(self.pid)
         # an interpreter that exits has taken its handlers back; lightkeeper's of process 1 goes too
         if not self._handles_sigterm or self.pid == 1:
@@ -307,15 +306,16 @@ class PidfdProcess:
         rss = status.get("VmRSS", "").split()
         threads = status.get("Threads", "")
         return wire.Process(
-            alive=True,
-            state=status.get("State", "")[:1] or None,
+            alive=True, state=status.get("State", "")[:1] or None,
             threads=int(threads) if threads.isdecimal() else None,
             rss_bytes=int(rss[0]) * 1024 if rss else None,
-            interpreter_age_s=interpreter_age_s,
-            tracer=_tracer(status),
-            handles_sigterm=self._handles_sigterm,
-            **self.activity.rates(),
-        )
+            interpreter_age_s=interpreter_age_s, tracer=_tracer(status),
+            handles_sigterm=self._handles_sigterm, **self.activity.rates(),
+        )  # fmt: skip
+
+    def runs_another_program(self) -> bool:
+        """True if it has executed another program since the rank attached."""
+        return 0 not in {self.stack, now := run_dir.stack_of(self.pid)} and now != self.stack
 
     def tracer_of_a_thread(self) -> wire.Tracer | None:
         """What traces one of its threads: `strace -p THREAD` leaves the others alone."""

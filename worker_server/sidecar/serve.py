@@ -110,16 +110,12 @@ class EndpointFile:
         who = self._box.identity
         self._files.write_endpoint(
             {
-                "rank": who.rank,
-                "url": self._url,
-                "pid": who.pid,
-                "incarnation": who.incarnation,
-                "sidecar_pid": os.getpid(),
+                "rank": who.rank, "url": self._url, "pid": who.pid,
+                "incarnation": who.incarnation, "sidecar_pid": os.getpid(),
                 "sidecar_ticks": run_dir.start_ticks(os.getpid()),
-                "pid_namespace": run_dir.pid_namespace(),
-                **self._words,
+                "pid_namespace": run_dir.pid_namespace(), **self._words,
             }
-        )
+        )  # fmt: skip
         _log.info("rank %s (pid %d) at %s", who.rank, who.pid, self._url)
 
     def know_as(self, name: str) -> None:
@@ -157,14 +153,9 @@ class Registrar(threading.Thread):
     """Keeps the lease of one rank with one monitor."""
 
     def __init__(
-        self,
-        monitor: str,
-        endpoint: EndpointFile,
-        token: str | None,
-        *,
-        unfit: Callable[[], str | None] = lambda: None,
-        hint: str = "",
-    ) -> None:
+        self, monitor: str, endpoint: EndpointFile, token: str | None, *,
+        unfit: Callable[[], str | None] = lambda: None, hint: str = "",
+    ) -> None:  # fmt: skip
         """`unfit`: why the monitor must not be asked now; `hint`: what to do if it is silent."""
         super().__init__(name="registrar", daemon=True)
         self._url = monitor.rstrip("/")
@@ -431,10 +422,10 @@ threads and the rank on our core: `/v1/state` takes 6 ms (median) at nice 0, 18 
 _log = logging.getLogger("lightkeeper.worker_server.sidecar")
 
 
-def serve_rank(page_path: Path, rank_fd: int | None = None) -> int:
+def serve_rank(page_path: Path, rank_fd: int | None = None, stack: int = 0) -> int:
     """Serve the rank of this page until it is dead and the linger time is over.
 
-    `rank_fd` is a pidfd that the rank passed on; the rank may have died since.
+    `rank_fd` is a pidfd that the rank passed on; the rank may have died since. `stack`: its own.
     """
     files = run_dir.RankFiles(page_path)
     handler = logging.handlers.RotatingFileHandler(files.log, maxBytes=64 * 1024, backupCount=1)
@@ -454,7 +445,7 @@ def serve_rank(page_path: Path, rank_fd: int | None = None) -> int:
         settings = Settings.from_environ(os.environ, page.identity.group_rank)
         if not os.environ.get("LIGHTKEEPER_BIND"):
             settings = replace(settings, bind=bind_towards(settings))
-        process = PidfdProcess(page.identity.pid, page.start_ticks, rank_fd)
+        process = PidfdProcess(page.identity.pid, page.start_ticks, rank_fd, stack=stack)
     except (SharedPageError, SettingError, GoneError, OSError) as exc:
         _log.error("cannot start: %s", exc)
         return 1
@@ -468,7 +459,8 @@ def serve_rank(page_path: Path, rank_fd: int | None = None) -> int:
         _log.error("cannot serve: %s", exc)
         return 1
     finally:
-        if process.wait_death(0):  # a living rank starts another sidecar on this page
+        # a living rank starts another sidecar on this page
+        if process.wait_death(0) or process.runs_another_program():
             files.remove()
         _log.info("gone")
     return 0
@@ -548,6 +540,10 @@ def _watch(
     """
     given_back = False
     while not process.wait_death(_TICK_S):
+        if process.runs_another_program():  # which may attach as a rank of its own
+            _log.info("the rank's process runs another program")
+            deregister()
+            return
         try:
             box.tick()
         except Exception:  # noqa: BLE001  one failed look must not end the black box

@@ -271,7 +271,7 @@ def check_reader() -> None:
         HttpRefusal: 401.
     """
     context = app_context()
-    if context.open_reads or (context.loopback and names_us(request.host)):
+    if context.open_reads or (context.loopback and names_us(asked_host())):
         return
     try:
         check_token()
@@ -283,6 +283,11 @@ def check_reader() -> None:
         ) from exc  # fmt: skip
 
 
+def asked_host() -> str:
+    """As it was sent: for werkzeug a name with an underscore is none; browsers ask by it."""
+    return request.headers.get("Host", "")
+
+
 def check_host() -> None:
     """On loopback, refuse a request without a token that names another machine: a web page does so
     by DNS rebinding, and would read the addresses of ranks.
@@ -291,7 +296,7 @@ def check_host() -> None:
         HttpRefusal: 401, or 403 if none is configured.
     """
     context = app_context()
-    if not context.bound_here or context.open_reads or names_us(request.host, context.names):
+    if not context.bound_here or context.open_reads or names_us(asked_host(), context.names):
         return
     if not context.fetcher.tokens.is_own(bearer()) and not context.fetcher.tokens.groups(bearer()):
         why = (

@@ -28,6 +28,7 @@ from lightkeeper.monitor.show.web.answers import (
     HttpRefusal,
     answer,
     app_context,
+    asked_host,
     bearer,
     check_origin,
     check_token,
@@ -71,7 +72,7 @@ def guard() -> None:
     """Refuse foreign pages, wrong tokens, and every change while no token is configured."""
     check_origin()
     tokens = app_context().fetcher.tokens
-    if tokens.own is None and not names_us(request.host):
+    if tokens.own is None and not names_us(asked_host()):
         why = "without a token a change must name this machine, by a name or address of it"
         raise HttpRefusal(403, f"{why}, not {request.host!r}")
     if not request.path.startswith("/v1/register"):

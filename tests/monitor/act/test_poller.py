@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
+from lightkeeper.monitor.act import poller
 from lightkeeper.monitor.act.http import Fetcher
 from lightkeeper.monitor.act.launches import Target
 from lightkeeper.monitor.act.poller import Poller
@@ -194,6 +195,17 @@ def test_a_record_of_millions_of_empty_lists_is_not_unpacked(
     record = sweep.records[liar.identity.rank]
     assert isinstance(record, Unreachable)
     assert (record.reason, "containers" in record.detail) == (Failure.GARBAGE, True)
+
+
+def test_who_hangs_under_many_names_keeps_nobody_at_another_address_waiting(
+    fleet: FakeFleet, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poller, "_AT_ONCE", 4)
+    hanging = [fleet.add(f"rg_{n}", host=f"h{n}", answer=hang).target() for n in range(8)]
+    other = fleet.add("rg_9", host="h9").target()
+    other = replace(other, url=other.url.replace("127.0.0.1", "localhost"))
+    seen = Poller(fetcher).sweep([*hanging, other], deadline_s=DEADLINE_S).observations
+    assert isinstance(seen[-1].outcome, StateReport)
 
 
 def test_who_did_not_answer_just_now_gets_less_time_when_it_is_asked_again(

@@ -130,8 +130,9 @@ def hangs(_: FakeRank):
         lambda _: page({}, 404),
         lambda _: page({"schema": 1, "entries": 7}),
         lambda _: page([]),
+        lambda rank: (200, "application/json", host_page(rank)[2] + b" " * 2**20),
     ],
-    ids=["hangs", "has no such page", "garbage", "a list"],
+    ids=["hangs", "has no such page", "garbage", "a list", "more than three ranks can say"],
 )
 def test_a_host_that_does_not_tell_costs_its_ranks_nothing(
     fleet: FakeFleet, eyes: Eyes, answer

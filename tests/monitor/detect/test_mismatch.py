@@ -68,6 +68,19 @@ def test_ranks_of_one_group_may_differ_in_what_they_send_to_other_groups() -> No
     assert {incident.kind for incident in drive.seen.values()} == {"dead"}
 
 
+def test_a_group_that_dies_and_claims_a_huge_world_costs_no_memory() -> None:
+    def claim(snapshot: Snapshot) -> Snapshot:
+        seen = []
+        for each in snapshot.observations:
+            who = replace(each.identity, world_size=1 << 40 if each.rank > "rg_1" else 2)
+            seen.append(replace(each, identity=who, outcome=replace(each.outcome, identity=who)))
+        unlisted = records(lambda _: {"members": {}})(snapshot)
+        return replace(unlisted, observations=tuple(seen))
+
+    drive = Drive(SimFleet(2, 2, [at(20, crash("rg_1.1"))]), alter=claim).run(36)
+    assert {incident.kind for incident in drive.seen.values()} == {"dead"}
+
+
 def test_the_same_mismatch_again_is_a_program_bug_and_its_group_is_kept_out() -> None:
     script = [at(20, mismatch("rg_1.1")), at(90, mismatch("rg_0.1"))]
     drive = Drive(SimFleet(2, 2, script)).run(120)

@@ -10,6 +10,7 @@ any thread may report it, even from within a signal handler, so the lock is reen
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import json
 import mmap
@@ -146,6 +147,10 @@ class PageWriter:
         """From now on write to private memory: a forked child is not the rank."""
         self._attach_buffer(bytearray(layout.TOTAL_BYTES))
         self._lock = threading.RLock()  # another thread may have held it at the fork
+
+    def keep(self) -> None:
+        """Never unmap it: that closes a descriptor, which may be the program's own by then."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._buffer))
 
     @classmethod
     def create(
