@@ -171,7 +171,8 @@ def _words(view: View, seen: _Figures) -> Headline:
             state = JobState.STOPPED
         return Headline(state, _briefly(lead, face), next_step, lead.id)
     if state in _BEFORE:
-        return Headline(state, _BEFORE[state])
+        silent = state is JobState.WATCHING and not view.snapshot.reports
+        return Headline(state, "no rank answers" if silent else _BEFORE[state])
     return _undecided(view, seen, state) if late else _training(view, seen)
 
 
