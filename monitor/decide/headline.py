@@ -19,7 +19,7 @@ from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import IncidentId, group_of
 from lightkeeper.monitor.model.verdict import Kind, RankHealth
-from lightkeeper.monitor.model.wording import Face, after, listed, seconds
+from lightkeeper.monitor.model.wording import Face, after, does, listed, seconds
 from lightkeeper.worker_server.wire import LONG_PHASES, StepState
 
 _LATE_S: Final = 2.0
@@ -278,13 +278,13 @@ def _look_again_in_s(view: View) -> float | None:
 
 def _waits_for(view: View) -> str:
     """Who starts the evicted groups again."""
-    if held := [entry.name for entry in view.quarantine_groups if entry.name in view.out]:
-        return f"{listed(held)} is quarantined: its launcher waits for the release"
     hosts = sorted({str(g.host) for g in view.groups if g.group in view.out and g.host})
+    entries = (*view.quarantine_groups, *view.quarantine)
+    if held := [entry.name for entry in entries if entry.name in {*view.out, *hosts}]:
+        return f"{does(held, 'is')} quarantined: its launcher waits for the release"
     where = f" on {listed(hosts)}" if hosts else ""
-    if len(view.out) == 1:
-        return f"Waiting for its launcher{where}"
-    return f"Waiting for their launchers{where}"
+    whom = "its launcher" if len(view.out) == 1 else "their launchers"
+    return f"Waiting for {whom}{where}"
 
 
 def _wrong(view: View, seen: _Figures) -> str:

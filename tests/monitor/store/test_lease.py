@@ -43,8 +43,7 @@ class Row:
 
     row: LeaseRow = EMPTY
     away: bool = False
-    full: bool = False
-    """It can only be read."""
+    full: bool = False  # it can only be read
     gone: str | None = None
     before: Callable[[], None] = lambda: None
     after: Callable[[], None] = lambda: None
