@@ -427,7 +427,7 @@ class Service:
         telemetry = self._telemetry(metrics) if options.otlp else None
         self._to_people = None
         if options.sinks:
-            self._to_people = self._open_fetcher(proxies=True, permit=lease.why_not)
+            self._to_people = self._open_fetcher(proxies=True, permit=lease.silenced)
         return Components(
             config=options.config,
             clock=clock,

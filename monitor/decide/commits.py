@@ -11,6 +11,7 @@ entered or left by any rank.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -49,11 +50,13 @@ class Commits:
         hang_after_s = median([history.hang_after_s(track) for track in some] or [0.0])
         made_s = [at_s - gap_s for track in tracks if (at_s := _made_s(track)) is not None]
         limit_s = gap_s + hang_after_s if made_s else max(hang_after_s, _GAPS * gap_s)
-        moves_s = (track.moved_s or track.first_seen_s for track in tracks)
+        moves_s = [track.moved_s or track.first_seen_s for track in tracks]
+        last_s = max(commits_s + made_s if commits_s else moves_s, default=None)
+        moves = any(track.moved_s == last_s for track in tracks)  # else it was just first seen
         return cls(
             now_s=history.now_s,
-            last_s=max(commits_s + made_s if commits_s else moves_s, default=None),
-            slack_s=gap_s + history.config.tick_s if commits_s else limit_s,
+            last_s=last_s,
+            slack_s=gap_s + history.config.tick_s if commits_s else limit_s if moves else math.inf,
             limit_s=limit_s,
             paused=any(map(_pauses, tracks)),
         )

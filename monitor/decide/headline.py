@@ -19,7 +19,7 @@ from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.model.incident import Incident, State
 from lightkeeper.monitor.model.names import IncidentId, group_of
 from lightkeeper.monitor.model.verdict import Kind, RankHealth
-from lightkeeper.monitor.model.wording import Face, after, listed, seconds, trains_without
+from lightkeeper.monitor.model.wording import Face, after, does, listed, seconds, trains_without
 from lightkeeper.worker_server.wire import LONG_PHASES, StepState
 
 _LATE_S: Final = 2.0
@@ -172,7 +172,8 @@ def _words(view: View, seen: _Figures) -> Headline:
         over = trains_without(lead, view.snapshot.now_s)
         return Headline(state, _briefly(lead, face, over), next_step, lead.id)
     if state in _BEFORE:
-        return Headline(state, _BEFORE[state])
+        silent = state is JobState.WATCHING and not view.snapshot.reports
+        return Headline(state, "no rank answers" if silent else _BEFORE[state])
     return _undecided(view, seen, state) if late else _training(view, seen)
 
 
@@ -279,12 +280,13 @@ def _look_again_in_s(view: View) -> float | None:
 def _waits_for(view: View) -> str:
     """Who starts the evicted groups again."""
     if held := [entry.name for entry in view.quarantine_groups if entry.name in view.out]:
-        return f"{listed(held)} is quarantined: its launcher waits for the release"
-    hosts = sorted({str(g.host) for g in view.groups if g.group in view.out and g.host})
-    where = f" on {listed(hosts)}" if hosts else ""
-    if len(view.out) == 1:
-        return f"Waiting for its launcher{where}"
-    return f"Waiting for their launchers{where}"
+        return f"{does(held, 'is')} quarantined: its launcher waits for the release"
+    hosts = {str(g.host) for g in view.groups if g.group in view.out and g.host}
+    refused = sorted(hosts & {entry.name for entry in view.quarantine})
+    whom = "its launcher" if len(view.out) == 1 else "their launchers"
+    if refused:
+        return f"Waiting for {whom}: {does(refused, 'is')} quarantined"
+    return f"Waiting for {whom}{f' on {listed(sorted(hosts))}' if hosts else ''}"
 
 
 def _wrong(view: View, seen: _Figures) -> str:

@@ -62,6 +62,8 @@ _LASTING: Final = (Kind.ABSENT, Kind.PROGRESS_LOST)
 def why_over(record: IncidentRecord, history: History, config: KeeperConfig) -> str | None:
     """Why a fault that is not seen now is over; None while that is not known."""
     incident = record.incident
+    if not history.present() and history.now_s - incident.last_seen_s >= config.clear_s:
+        return "its ranks are no longer registered"
     if incident.kind is Kind.ABSENT:  # only a person ends it before its group trains again
         tracks = [t for group in incident.groups for t in history.groups().get(group, ())]
         trains = any(t.first_seen_s > incident.verdict.since_s and t.commits for t in tracks)

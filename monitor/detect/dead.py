@@ -799,9 +799,8 @@ def _lost(
 
     since_s = min(t.silent_since_s for t in gone if t.silent_since_s is not None)
     others = tuple(t.rank for t in history.groups()[group] if t.rank not in culprits)
-    state = f"{does(hosts, 'does')} not answer" if beats else f"{does(hosts, 'is')} lost"
-    seen = f"no WorkerServer of {listed(culprits) if others else group} answers for "
-    seen += seconds(history.now_s - since_s)
+    who = listed(culprits) if others else group
+    seen = f"no WorkerServer of {who} answers for {seconds(history.now_s - since_s)}"
     seen += f", and the heartbeat of {group} is stale" if stale else ""
     seen += "".join(f"; {edge.sentence()}" for edge in edges[:1])
     if others:
@@ -809,7 +808,7 @@ def _lost(
     verdict = Verdict(
         kind=Kind.DEAD,
         culprits=culprits,
-        reason=f"{plural(hosts, 'host', 'hosts')} {state}: {seen}",
+        reason=f"{_state(who, hosts, gone, beats=beats)}: {seen}",
         confidence=_how_sure(beats=beats, stale=stale and bool(edges)),
         since_s=since_s,
         victims=tuple(sorted({*graph.victims(culprits), *others, *(e.rank for e in edges)})),
@@ -821,6 +820,13 @@ def _lost(
         lost=True,
     )
     return verdict, seen
+
+
+def _state(who: str, hosts: Sequence[Host], gone: Sequence[RankTrack], *, beats: bool) -> str:
+    if beats or not all(track.refused for track in gone):
+        state = f"{does(hosts, 'does')} not answer" if beats else f"{does(hosts, 'is')} lost"
+        return f"{plural(hosts, 'host', 'hosts')} {state}"
+    return f"all of {who} on {listed(hosts)} is gone at once, killed, or by a restart of the host"
 
 
 def _how_sure(*, beats: bool, stale: bool) -> Confidence:

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
+from lightkeeper.monitor.detect.dead import over
+from lightkeeper.monitor.detect.endings import End, end_of
 from lightkeeper.monitor.detect.graph import WaitGraph
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.intake import HEARTBEAT_TIMEOUT_S
@@ -39,7 +41,7 @@ def lighthouse_silent(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     if since_s is None or away is None:
         yield from _in_vain(history, graph)
         return
-    if history.now_s - since_s < history.config.lighthouse_away_s:
+    if history.now_s - since_s < history.config.lighthouse_away_s or not _needed(history, since_s):
         return
     victims = _standing(history, graph, since_s)
     commit_s = _since_commit_s(history, history.present())
@@ -221,6 +223,17 @@ def _away_verdict(
     )
 
 
+def _needed(history: History, since_s: float) -> bool:
+    """True if a rank misses it: one that may live, or that has ended since, perhaps of it."""
+    asked, together_s = over(history), since_s + history.config.job_end_s
+    return any(
+        track.died_s is None
+        or track.death_s > (since_s if end_of(track) in (End.PEERS, End.UNKNOWN) else together_s)
+        for track in history.present()
+        if track.rank not in asked
+    )
+
+
 def _goes_on(history: History) -> bool:
     """True if the last commit is more recent than the longest limit for standing still."""
     spans = (history.hang_after_s(track) for track in history.present())
@@ -256,6 +269,8 @@ def _effect(history: History, graph: WaitGraph, victims: tuple[RankName, ...]) -
     if victims:
         return f"the job stands: nobody commits, and {does(victims, 'waits')} for a quorum"
     if all(track.fresh is None for track in history.present()):
+        if all(track.refused for track in history.present()):
+            return "nor does any rank, and nobody listens there: the whole job may have been ended"
         return "nor does any rank: this monitor may be cut off"
     if _goes_on(history):
         return "the job continues: only this monitor cannot reach it"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lightkeeper.monitor.model.names import GroupName, RankName, ReplicaId
-from lightkeeper.monitor.model.observation import Observation
+from lightkeeper.monitor.model.observation import Failure, Observation, Unreachable
 from lightkeeper.worker_server.wire import (
     ACROSS,
     SOURCE_REPORTER,
@@ -127,6 +127,12 @@ class RankTrack:
         self.observation = observation
         self.fresh = None if observation is None else observation.report
         self.forming = None if self.fresh is None else self.fresh.forming
+
+    @property
+    def refused(self) -> bool:
+        """True if its host answers, and nobody listens there any more."""
+        outcome = None if self.observation is None else self.observation.outcome
+        return isinstance(outcome, Unreachable) and outcome.reason is Failure.REFUSED
 
     @property
     def heads(self) -> tuple[GroupHead, ...]:

@@ -198,12 +198,7 @@ class Lease:
     """
 
     def __init__(
-        self,
-        table: LeaseTable,
-        holder: str,
-        url: str,
-        *,
-        clock: Callable[[], float] = boot_time_s,
+        self, table: LeaseTable, holder: str, url: str, *, clock: Callable[[], float] = boot_time_s
     ) -> None:
         self._table = table
         self._holder, self._url = holder, url
@@ -213,6 +208,8 @@ class Lease:
         """Of the lease that this monitor holds; None: it holds none."""
         self._asked_s = 0.0
         """Just before the last successful renewal was sent, on its own clock."""
+        self._own_s = -TTL_S
+        """When the row was last read as its own while it could not be renewed."""
         self._watch: Watch | None = None
         self._since_s: float | None = None
         self._problem: str | None = None
@@ -259,6 +256,14 @@ class Lease:
         why = f": {problem}" if problem else ""
         return f"the lease could not be renewed for {silent_s:.0f} s{why}"
 
+    def silenced(self) -> str | None:
+        """Why this monitor may not message people. It may while its store takes no writes (a full
+        disk) and the row shows that nobody else acts.
+        """
+        with self._lock:
+            own = self._epoch is not None and self._clock() - self._own_s < TTL_S - MARGIN_S
+        return None if own and self._table.gone is None else self.why_not()
+
     def lapse(self) -> str | None:
         """Why this monitor may not act although it has a fence: the database is away."""
         return None if self.fence() is None else self.why_not()
@@ -303,7 +308,14 @@ class Lease:
 
     def _renew(self, epoch: int) -> None:
         asked_s = self._clock()
-        if self._table.renew(Fence(self._holder, epoch)):
+        try:
+            renewed_it = self._table.renew(Fence(self._holder, epoch))
+        except StoreError:
+            row = self._table.read()
+            if (row.holder, row.epoch) == (self._holder, epoch):
+                self._own_s = asked_s
+            raise
+        if renewed_it:
             self._held(epoch, asked_s)
         else:
             self._lost()

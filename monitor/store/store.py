@@ -104,7 +104,7 @@ class Store:
         """Only read from now on; returns how many pending writes are dropped."""
         with self._changed:
             dropped, self._pending = len(self._pending), {}
-            self._muted, self._fence = True, None
+            self._muted, self._fence, self.last_error = True, None, None
         return dropped
 
     def lead(self, fence: Fence) -> Remembered:
@@ -117,7 +117,6 @@ class Store:
         saved = self.remembered()
         with self._changed:
             self._muted, self._fence = False, fence
-            self.last_error = None
         return self._drop_old(saved)
 
     # -- writing ------------------------------------------------------------------------------

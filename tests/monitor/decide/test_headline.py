@@ -165,12 +165,14 @@ HELD = QuarantineEntry("rg_1", "it hung", "ann", NOW_S, None, None, scope=Scope.
         (evicted(None), OUT + "Waiting for its launcher"),
         (evicted(quarantine_groups=(HELD,)),
          OUT + "rg_1 is quarantined: its launcher waits for the release"),
+        (evicted(quarantine=(replace(HELD, name="node-rg_1-0", scope=Scope.HOST),)),
+         OUT + "Waiting for its launcher: node-rg_1-0 is quarantined"),
         (evicted(sick={"rg_0.1": RankHealth.SLOW}), "Training, but 1 rank is unhealthy"),
         (evicted(RankHealth.STARTING), "Training: 2 of 4 ranks are healthy, 2 starting"),
         (evicted(RankHealth.HEALTHY), "Training: all 4 ranks are healthy"),
     ],
-    ids=["dead", "slower too", "unreachable", "gone", "quarantined", "another is sick", "starting",
-         "back"],
+    ids=["dead", "slower too", "unreachable", "gone", "quarantined", "its host is",
+         "another is sick", "starting", "back"],
 )  # fmt: skip
 def test_after_an_eviction_it_says_without_whom_it_trains_and_who_is_waited_for(
     view: View, said: str

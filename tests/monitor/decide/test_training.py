@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from lightkeeper.monitor.decide.commits import Commits
+from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.incident import Training, severity_of
 from lightkeeper.monitor.model.names import RankName
@@ -86,6 +87,15 @@ def test_while_a_rank_hangs_the_job_stands_and_once_it_moves_the_job_goes_on(sou
     drive.run(30)
     after = drive.seen[incident.id]
     assert (after.training, after.stood) == (Training.TRAINS, True)
+
+
+@pytest.mark.parametrize("source", ["reporter", None], ids=["with steps", "attached only"])
+def test_a_monitor_that_begins_while_the_job_stands_does_not_say_that_it_trains(source) -> None:
+    fleet = SimFleet(1, 2, [at(20, stop("rg_0.1"))], source=source)
+    before, pipeline = Drive(fleet, WATCH).run(44).last.incidents, Pipeline(WATCH)
+    pipeline.go_on(before, ())
+    after = Drive(fleet, WATCH, pipeline=pipeline).run(20).last.incidents
+    assert [line.to for line in after[0].story] == [line.to for line in before[0].story]
 
 
 def test_a_death_that_the_others_train_through_is_a_warning() -> None:

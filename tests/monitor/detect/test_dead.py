@@ -205,6 +205,13 @@ def test_a_silent_group_whose_heartbeat_is_stale_has_lost_its_host() -> None:
     assert not drive.evicts
 
 
+def test_a_host_that_refuses_is_not_lost_but_what_ran_there_is_gone() -> None:
+    script = [at(20, crash("rg_1.0")), at(20, silent("rg_1.0", 300.0, Failure.REFUSED))]
+    incident = Drive(SimFleet(3, 1, script)).run(60).incident("dead")
+    assert incident.verdict.reason.startswith("all of rg_1 on host-rg_1 is gone at once")
+    assert incident.verdict.lost
+
+
 def of_two_hosts(*script: At, spread: bool = True) -> Drive:
     """The rank with the Manager goes silent, dead; the other one of the group stands on."""
     lost = at(24, crash("rg_1.0")), at(24, silent("rg_1.0", 300.0))

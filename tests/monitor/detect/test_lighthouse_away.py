@@ -5,18 +5,21 @@ import pytest
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.model.eviction import Guard
 from lightkeeper.monitor.model.incident import State, incident_from_json, incident_to_json
-from lightkeeper.monitor.model.observation import NO_ANSWER, NO_LIGHTHOUSE, LighthouseAway
+from lightkeeper.monitor.model.observation import NO_ANSWER, NO_LIGHTHOUSE, LighthouseAway, Snapshot
 from lightkeeper.monitor.model.verdict import Severity
 from tests.changed import replace
 from tests.deep import crossed
 from tests.monitor.fleet import (
+    At,
     Drive,
     Fault,
     SimFleet,
     at,
     crash,
+    ended_by,
     hang,
     jam_across,
+    leaves,
     lighthouse_away,
     lighthouse_down,
     lighthouse_restart,
@@ -153,6 +156,32 @@ def test_a_lighthouse_that_came_back_explains_no_hang() -> None:
 )
 def test_it_is_silent_of(script) -> None:
     assert not Drive(SimFleet(3, 1, script)).run(80).fired
+
+
+def gone_with_it(*ends: At, empty_s: float = 900.0) -> Drive:
+    """The Lighthouse ends at 60; nobody is registered any more after some time."""
+
+    def alter(seen: Snapshot) -> Snapshot:
+        away = {"lighthouse": LighthouseAway("refused")} if seen.tick > 60 else {}
+        return replace(seen, **away, **({"observations": ()} if seen.tick > empty_s else {}))
+
+    return Drive(SimFleet(3, 1, [*ends]), alter=alter).run(200)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [pytest.param(leaves, id="its work is done"), pytest.param(crash, id="all are killed"),
+     pytest.param(lambda rank: ended_by(rank, "SIGINT"), id="Ctrl-C")],
+)  # fmt: skip
+def test_nobody_misses_the_lighthouse_of_a_job_that_has_ended(end) -> None:
+    ends = [at(58.9 + number, end(f"rg_{number}.0")) for number in range(3)]
+    assert "lighthouse_away" not in gone_with_it(*ends).kinds()
+
+
+def test_a_lighthouse_is_missed_only_while_there_is_a_rank() -> None:
+    assert "lighthouse_away" not in gone_with_it(empty_s=0.0).kinds()
+    ended = gone_with_it(empty_s=90.0).incident("lighthouse_away")
+    assert ended.resolution == "its ranks are no longer registered"
 
 
 def test_no_lighthouse_configured_is_no_fault() -> None:

@@ -43,12 +43,13 @@ class Row:
 
     row: LeaseRow = EMPTY
     away: bool = False
+    full: bool = False  # it can only be read
     gone: str | None = None
     before: Callable[[], None] = lambda: None
     after: Callable[[], None] = lambda: None
 
     def read(self) -> LeaseRow:
-        return self._do(lambda: self.row)
+        return self._do(lambda: self.row, writes=False)
 
     def take(self, seen: LeaseRow, holder: str, url: str, since_s: float, ttl_s: float) -> bool:
         def change() -> bool:
@@ -73,8 +74,10 @@ class Row:
         self.row = replace(self.row, beat=self.row.beat + 1, holder=holder)
         return True
 
-    def _do(self, act):
+    def _do(self, act, *, writes: bool = True):
         self.before()
+        if self.full and writes:
+            raise StoreError("disk is full")
         if self.away:
             raise StoreError("connection refused")
         result = act()
@@ -172,6 +175,17 @@ def test_a_database_that_is_away_stops_all_and_back_again_the_holder_goes_on(wor
     world.run(a, b, seconds=1)
     assert may(a, b) == [True, False]
     assert a.standing().epoch == 1
+
+
+def test_on_a_full_disk_nobody_acts_and_the_holder_may_message_people_while_it_looks(world) -> None:
+    a, b = world.monitor("a"), world.monitor("b")
+    world.run(a, b, seconds=3)
+    world.table.full = True
+    world.run(a, b, seconds=60)
+    assert may(a, b) == [False, False]
+    assert (a.silenced(), b.silenced()) == (None, b.why_not())
+    world.now_s += 4.0  # as when it was stopped: it may not before it has looked again
+    assert a.silenced() == "the lease could not be renewed for 64 s: disk is full"
 
 
 def test_a_taking_whose_answer_was_lost_is_found_again(world: World) -> None:
