@@ -273,7 +273,9 @@ class Admin:
                 ) as answer,
             ):
                 return web.Response(
-                    status=answer.status, body=await answer.read(), content_type="application/json"
+                    status=answer.status,
+                    body=await answer.read(),
+                    content_type="application/json",
                 )
         except (TimeoutError, aiohttp.ClientError):
             if self.overlap.successor is to:

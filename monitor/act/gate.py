@@ -265,7 +265,9 @@ class Gatekeeper:
         self._worker = BackgroundWorker("teaching the gate", self.turn, every_s=period_s)
 
     def start(
-        self, evictions: Callable[[], Iterable[Eviction]], remembered: Iterable[Eviction] = ()
+        self,
+        evictions: Callable[[], Iterable[Eviction]],
+        remembered: Iterable[Eviction] = (),
     ) -> None:
         """`evictions` returns those under way and recently ended; `remembered`: the last day's."""
         self._evictions = evictions

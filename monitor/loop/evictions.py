@@ -113,7 +113,9 @@ HOLDS: Final = EVICTIONS.counter("holds",
 
 
 def count_incidents(
-    metrics: CollectorRegistry, incidents: Sequence[Incident], before: Mapping[IncidentId, Incident]
+    metrics: CollectorRegistry,
+    incidents: Sequence[Incident],
+    before: Mapping[IncidentId, Incident],
 ) -> None:
     """Count the transitions and stages that are new."""
     for incident in incidents:

@@ -685,7 +685,8 @@ def slow_links(table: TimingTable, step_s: Floats, tests: int) -> Iterator[SlowV
                 ratio=ratio,
                 lost_s=lost_s,
                 evidence=_source(
-                    "the shorter of each send and its receive", "one step: median over its messages"
+                    "the shorter of each send and its receive",
+                    "one step: median over its messages",
                 ),
                 stretch=stretch,
             )

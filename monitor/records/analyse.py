@@ -615,7 +615,11 @@ def _analysis(job: Job) -> Analysis:
     differing += silent_slips(graph.index, calls, pasts, groups)
     diverging = [divergence for divergence in differing if divergence.group not in shared]
     different = {rank for divergence in diverging for rank in divergence.culprits}
-    roots = (*find_absent(graph, pasts, different), *inside(graph), *_inverted(graph, pasts))
+    roots = (
+        *find_absent(graph, pasts, different),
+        *inside(graph),
+        *_inverted(graph, pasts),
+    )
     candidates = [root for root in roots if not explained(shared, root)]
     unexplained = list(_unexplained(graph, candidates, diverging))
     culprits = different.union(*(root.culprits for root in unexplained))

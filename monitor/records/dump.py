@@ -809,7 +809,9 @@ def _in_the_job(record: Record) -> Record:
 
 
 def _keys(
-    records: Sequence[Record], supplied: Mapping[str, Sequence[int]], world: tuple[int, ...]
+    records: Sequence[Record],
+    supplied: Mapping[str, Sequence[int]],
+    world: tuple[int, ...],
 ) -> list[list[LocalGroup]]:
     first = [[_key(g, r.rank, supplied, world) for g in r.dump.groups] for r in records]
     distinct = dict.fromkeys(key for keys in first for key in keys if key.members)

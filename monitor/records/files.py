@@ -253,7 +253,9 @@ class Read:
 
 
 def of_answers(
-    reads: Sequence[Read], members: Mapping[str, Sequence[int]] | None, problems: Sequence[Problem]
+    reads: Sequence[Read],
+    members: Mapping[str, Sequence[int]] | None,
+    problems: Sequence[Problem],
 ) -> Job:
     """The job of the WorkerServers' answers among `reads`; the newest of each rank."""
     best: dict[RankName, Read] = {}
@@ -446,7 +448,9 @@ def bundle_in(paths: Sequence[Path]) -> Bundle | None:
     return _open_bundles(find_records(paths)[0])[1]
 
 
-def _open_bundles(sources: list[DumpFile]) -> tuple[list[DumpFile], Bundle | None, list[Problem]]:
+def _open_bundles(
+    sources: list[DumpFile],
+) -> tuple[list[DumpFile], Bundle | None, list[Problem]]:
     """What remains to be read, the latest bundle, and what is left out.
 
     Of the latest bundle the flight records of one moment remain, with the manifest's dates.

@@ -249,7 +249,8 @@ def _weight(block: _Block) -> int:
 _MORE: Final = 3
 """Lines of an exception after its first; monitored_barrier names gloo's file in its third."""
 _GLOO: Final = re.compile(
-    r"^\s*([\w.:]+: )?\[(enforce fail at )?\S*\bgloo/(transport|rendezvous)/\S+:\d+\]", re.MULTILINE
+    r"^\s*([\w.:]+: )?\[(enforce fail at )?\S*\bgloo/(transport|rendezvous)/\S+:\d+\]",
+    re.MULTILINE,
 )
 _C10D: Final = re.compile(
     r"(torch\.distributed\.|c10::)(Dist(Backend|Network|Store)?|QueueEmpty)Error:"
