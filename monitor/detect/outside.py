@@ -80,8 +80,7 @@ def _awaited(
         if _reaches_quorums(history, track):
             member = history.in_quorum(track.group) is not False  # else the next quorum alone waits
             for mates in lanes.get(track.identity.group_rank, {}).values():
-                asks = member or mates[0].waits_in == WAIT_QUORUM
-                if asks and _waits_for(mates[0], track):
+                if (member or mates[0].waits_in == WAIT_QUORUM) and _waits_for(mates[0], track):
                     waiting += (mate for mate in mates if mate.group != track.group)
         own = history.groups()[track.group]
         waiting += [m for m in own if m.stall_s >= still_s and _waits_within(m, track)]
