@@ -20,7 +20,6 @@ from lightkeeper.monitor.detect.waits import patience
 from lightkeeper.monitor.detect.wording import (
     hang_reason,
     hangs_briefly,
-    hidden_errors,
     looks,
     of_hang,
     ranks_named,
@@ -512,8 +511,7 @@ class _LeftOut:
         if self.skip is _Skip.EITHER:
             return f"one left it out, or the other makes one {self.op} too many"
         if failed:
-            errors = hidden_errors(self.ahead)
-            return "; ".join([f"{listed(early)} continued after an error", *errors])
+            return f"{listed(early)} continued after an error"
         if self.skip is _Skip.ONE_MORE:
             return f"{does(late, 'calls')} once more than the others"
         after = "a branch, a `continue` or a swallowed exception"

@@ -78,11 +78,9 @@ def _awaited(
         waiting: list[RankTrack] = []
         # else nobody waits for it there, whatever its quorum id
         if _reaches_quorums(history, track):
-            left_out = history.in_quorum(track.group) is False
+            member = history.in_quorum(track.group) is not False  # else the next quorum alone waits
             for mates in lanes.get(track.identity.group_rank, {}).values():
-                if left_out and mates[0].waits_in != WAIT_QUORUM:
-                    continue  # what it does, it does in a quorum without this group
-                if _waits_for(mates[0], track):
+                if (member or mates[0].waits_in == WAIT_QUORUM) and _waits_for(mates[0], track):
                     waiting += (mate for mate in mates if mate.group != track.group)
         own = history.groups()[track.group]
         waiting += [m for m in own if m.stall_s >= still_s and _waits_within(m, track)]

@@ -29,6 +29,7 @@ LASTS = frozenset({Doing.COMPILE, Doing.SAVE, Doing.EVALUATE, Doing.START})
 FOR_OTHERS = frozenset({Doing.COLLECTIVE, Doing.STORE, Doing.GROUP})
 """Waits for other ranks: a rank that stands there is no root, whatever counters say."""
 _BLOCKS = frozenset({Doing.LOCK, Doing.IO, Doing.SLEEP, Doing.PROCESS, Doing.DATA})
+_STUCK = _BLOCKS | {Doing.SAVE}
 _BEFORE_THEY_GIVE_UP = 0.75
 """Share of its waiters' own timeout after which a blocked rank is called hung: the rest is for the
 second look, and for the eviction that is to come before the timeout."""
@@ -213,25 +214,28 @@ def _reasons(history: History, track: RankTrack) -> Iterable[Allowance]:
         yield _declared(history, track)
     else:
         yield from _learned(history, track)
-    if step is not None and step.healing and not blocked(track):  # reported at an attempt's end
+    stuck = blocked(track, _STUCK)
+    if step is not None and step.healing and not stuck:  # reported at an attempt's end
         yield Allowance(config.healing_budget_s, f"{seconds(config.healing_budget_s)} to heal")
     if track.gives_state and not blocked(track):
         yield Allowance.flat(config.healing_budget_s, "to give its state to a group that heals")
     if history.starting(track):
         if blocked(track):
             yield Allowance.flat(config.data_floor_s, "at one place in its first steps")
+        elif stuck:
+            yield Allowance.flat(config.lasting_floor_s, f"to {Doing.SAVE}, by its stacks")
         elif track.healed_steps is None:
             yield Allowance.flat(config.warm_up_budget_s, "to start")
         else:
             yield Allowance.flat(config.healing_budget_s, "for first steps after heal")
 
 
-def blocked(track: RankTrack) -> bool:
+def blocked(track: RankTrack, kinds: frozenset[Doing] = _BLOCKS) -> bool:
     """True if two stacks show it in a lock, file, socket, child or loader, and nothing moves there:
     that is no slow start and no long download.
     """
     witness = track.witness
-    return witness is not None and witness.doing in _BLOCKS and not _active(track)
+    return witness is not None and witness.doing in kinds and not _active(track)
 
 
 def _declared(history: History, track: RankTrack) -> Allowance:

@@ -6,7 +6,7 @@ as a committed step that ran ahead of the commits of the same process (many atte
 two ticks, and the flag covers only the last one). Neither counts before the first commit of a
 process: every process heals once when it joins. An entry is a group that enters the quorum again,
 after it was seen outside or under another replica id; its first does not count. While any group
-starts, a failed commit counts only with an error: with fewer groups than `min_replica_size` none
+starts without an error, no failed commit counts: with fewer groups than `min_replica_size` none
 succeeds. Events older than the window are forgotten; so are those that another fault explains,
 when the pipeline says so.
 """
@@ -63,12 +63,8 @@ class _Tally(Struct, gc=False):
     """True if a Manager reports a heal, in an attempt not counted yet."""
     errored: bool = False
     fresh: bool = False
-    """True if a process has not made its first commits yet."""
+    """True if a process has not made its first commits yet, and met no error."""
     turns: list[Turn] = []
-
-    def counts(self, awaited: bool) -> bool:
-        """True if it failed by itself, and not because somebody still starts."""
-        return self.failures > 0 and (self.errored or not awaited)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +162,7 @@ class Attendance:
                 log.heals.append(now_s)
                 self._busy_s = now_s
                 self._healed_at.update((turn.rank, turn.commits) for turn in tally.turns)
-            if tally.counts(awaited):
+            if tally.failures and not awaited:
                 log.failures.append(FailedCommits(now_s, tally.failures, tally.errored))
                 self._busy_s = now_s
         if lighthouse is not None:
@@ -188,7 +184,7 @@ class Attendance:
             if tally is None:
                 tally = tallies[turn.group] = _Tally()
             tally.turns.append(turn)
-            tally.fresh |= turn.fresh
+            tally.fresh |= turn.fresh and not turn.errored
             tally.errored |= turn.errored
             before = self._turns.get(turn.rank)
             self._turns[turn.rank] = turn

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from shlex import quote
 from typing import Final
 
-from lightkeeper.monitor.model.eviction import (
-    Decision,
-    Eviction,
-    EvictionState,
-    Guard,
-    Hold,
-    rulings,
-)  # fmt: skip
+from lightkeeper.monitor.model.eviction import Decision, Eviction, EvictionState, Guard, rulings
 from lightkeeper.monitor.model.incident import Incident, State, Training
 from lightkeeper.monitor.model.names import GroupName, RankName, group_of
 from lightkeeper.monitor.model.units import clean, plain
@@ -136,10 +129,10 @@ def face_of(incident: Incident, rows: Sequence[Decision], now_s: float) -> Face:
     by_now = f" ({stands_s:.0f} s by now)" if old and stands_s > 0 else ""
     ruled = rulings(rows)
     last = ruled[-1] if ruled else None
-    if isinstance(last, Hold) and last.would is None and trains_without(incident, now_s):
-        by_hand = f"To evict it yourself: lightkeeper evict {listed(incident.groups, last='or')}"
-        last = replace(last, reason="the others train without it", release=by_hand)
     then = [_next(incident, last)]
+    if last is not None and last.action == "hold" and trains_without(incident, now_s):
+        by_hand = f"lightkeeper evict {listed(incident.groups, last='or')}"
+        then = [f"Nobody is evicted: the others train without it. To evict it yourself: {by_hand}"]
     freed = [row for row in rows if row.action == "release"]
     if incident.open and freed:  # afterwards it is history
         failed = freed[-1].state == "failed"

@@ -206,11 +206,12 @@ def test_the_calls_inside_of_the_users_tell_what_it_does(inside, does):
         ([lib(C10D, "new_group"), Call("Forming.<locals>.wrapper", stacks.__file__, 3)],
          "new_group"),
         ([lib("torch/_tensor.py", "Tensor.backward")], "backward"),
+        ([lib("torchft/manager.py", "Manager.__init__")], "Manager"),
         ([std("contextlib.py", "ContextDecorator.__call__.<locals>.inner")], None),
         ([lib("torch/_ops.py", "load"), lib("torch/__init__.py", "<module>"),
           Call("_find_and_load", "<frozen importlib._bootstrap>", 1)], None),
     ],
-    ids=["C", "stdlib", "torch's decorator", "ours", "method", "only a decorator", "import"],
+    ids=["C", "stdlib", "torch's decorator", "ours", "method", "a class", "a decorator", "import"],
 )  # fmt: skip
 def test_a_witness_names_the_function_that_the_users_line_calls(inside, name):
     witness = StandstillWitness()

@@ -136,10 +136,11 @@ _DECORATORS: Final = re.compile(
 
 
 def called_by(calls: Sequence[Call], index: int) -> str | None:
-    """The function that `calls[index]` calls, without its class; None: a C function, or none."""
+    """What `calls[index]` calls: a function without its class, a class; None: in C, or nothing."""
     inward = (call for call in reversed(calls[:index]) if not _DECORATORS.match(short(call.path)))
     call = next(inward, None)
-    name = "<" if call is None else _plain_name(call.function).rpartition(".")[2]
+    called = "<" if call is None else _plain_name(call.function).removesuffix(".__init__")
+    name = called.rpartition(".")[2]
     return None if name.startswith("<") else name  # a module that is imported
 
 
