@@ -893,9 +893,9 @@ class FlightRecord:
 
     identity: Identity
     alive: bool
-    members: Mapping[str, tuple[Count, ...]]
+    members: Annotated[Mapping[str, tuple[Count, ...]], Meta(max_length=RING_CALLS)]
     """Process group -> group ranks of its members, as far as the rank knows."""
-    ring: tuple[RingEntry, ...]
+    ring: Annotated[tuple[RingEntry, ...], Meta(max_length=8 * RING_CALLS)]
     """Oldest first."""
     dropped: Count
     """Entries that the ring has overwritten."""
@@ -1061,7 +1061,9 @@ def _trimmed(kind: Any, data: Any) -> Any:
     """`data` without nulls for this type's keys; a row is cut to this type's length."""
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Annotated, Union, UnionType):
-        return _trimmed(args[0], data)
+        most = getattr(args[-1], "max_length", None)
+        too_long = most is not None and isinstance(data, list | Mapping) and len(data) > most
+        return data if too_long else _trimmed(args[0], data)
     if isinstance(data, Mapping):
         if isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, Struct)):
             return {

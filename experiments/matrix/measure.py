@@ -82,16 +82,9 @@ def back_s(group: str, steps: Sequence[Event], struck_s: float) -> tuple[float, 
 
 
 def measure(
-    case: Case,
-    *,
-    group: str,
-    host: str,
-    struck_s: float,
-    steps: Sequence[Event],
-    exits: Mapping[str, Sequence[Event]],
-    incidents: Sequence[Event],
-    watched_s: float,
-) -> Row:
+    case: Case, *, group: str, host: str, struck_s: float, steps: Sequence[Event],
+    exits: Mapping[str, Sequence[Event]], incidents: Sequence[Event], watched_s: float,
+) -> Row:  # fmt: skip
     """The row of a run.
 
     Args:

@@ -48,16 +48,10 @@ _PHASES = {
 
 
 def crowd(
-    groups: int,
-    world_size: int,
-    sick: Mapping[str, RankHealth] | None = None,
-    *,
-    tick: int = 100,
-    rest: RankHealth = RankHealth.HEALTHY,
-    names: Iterable[str] | None = None,
-    hosts_a_group: int = 1,
-    **more,
-) -> View:
+    groups: int, world_size: int, sick: Mapping[str, RankHealth] | None = None, *, tick: int = 100,
+    rest: RankHealth = RankHealth.HEALTHY, names: Iterable[str] | None = None,
+    hosts_a_group: int = 1, **more,
+) -> View:  # fmt: skip
     """Groups of ranks, each as healthy as it is told here; nobody judged them.
 
     Args:

@@ -422,12 +422,12 @@ def _start_beat(
     try:
         with _no_signals():
             beat.start()
+            if os.getpid() == 1:
+                last_words.stand_in(end_by_sigterm)
     except RuntimeError:  # no thread to be had: without a beat a healthy rank would look frozen
         page.close()
         files.remove()
         raise
-    if os.getpid() == 1:
-        last_words.stand_in(end_by_sigterm)
     atexit.register(end)
     return beat, end
 
