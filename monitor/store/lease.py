@@ -198,12 +198,7 @@ class Lease:
     """
 
     def __init__(
-        self,
-        table: LeaseTable,
-        holder: str,
-        url: str,
-        *,
-        clock: Callable[[], float] = boot_time_s,
+        self, table: LeaseTable, holder: str, url: str, *, clock: Callable[[], float] = boot_time_s
     ) -> None:
         self._table = table
         self._holder, self._url = holder, url
