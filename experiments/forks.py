@@ -28,11 +28,7 @@ from typing import Final, NoReturn
 
 from lightkeeper.trainer.status import StatusFile
 from lightkeeper.trainer.supervisor import MARK, Supervisor, end_on_signals, launched
-from lightkeeper.worker_server.rank.admission import (
-    REFUSED_STATUS,
-    AdmissionAnswer,
-    ask_monitors,
-)
+from lightkeeper.worker_server.rank.admission import REFUSED_STATUS, AdmissionAnswer, ask_monitors
 from tests.forks import light
 
 _LIBC: Final = ctypes.CDLL(None)

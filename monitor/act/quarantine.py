@@ -126,12 +126,7 @@ class Quarantine:
         return entry
 
     def release(
-        self,
-        name: str,
-        scope: Scope = Scope.HOST,
-        *,
-        author: str = "a person",
-        reason: str = "",
+        self, name: str, scope: Scope = Scope.HOST, *, author: str = "a person", reason: str = ""
     ) -> str | None:
         """Release a host or a group; returns a sentence about it, None if not quarantined."""
         with self._lock:
@@ -314,9 +309,7 @@ def accusations(
 
 
 def evictions(
-    decisions: Sequence[Decision],
-    incident: Callable[[IncidentId], Incident | None],
-    now_s: float,
+    decisions: Sequence[Decision], incident: Callable[[IncidentId], Incident | None], now_s: float
 ) -> Iterator[QuarantineEvent]:
     """Events for the hosts of culprits whose eviction was decided; by hand, nobody is accused."""
     for decision in decisions:

@@ -94,24 +94,24 @@ def _cycle(graph: Graph, pasts: RankPasts, nodes: tuple[int, ...]) -> Finding:
         culprits.update(_out_of_habit(graph, pasts, sides))
         kind = Fault.POINT_TO_POINT if culprits else kind
     return at_scene(
-        graph,
-        kind,
+        graph, kind,
         _crossed(graph, kind, sides, sorted(culprits)) if collectives else _circle(graph, sides),
-        tuple(dict.fromkeys(side.stuck for side in sides)),
-        culprits=sorted(culprits),
-        sides=sorted(side.ranks for side in sides),
-        victims=victims_of(graph, nodes, culprits),
+        tuple(dict.fromkeys(side.stuck for side in sides)), culprits=sorted(culprits),
+        sides=sorted(side.ranks for side in sides), victims=victims_of(graph, nodes, culprits),
         evidence={
             wording.collective(index, side.stuck): wording.ranks_listed(index.job, side.ranks)
-            + wording.spot(index, side.stuck.row)
-            for side in sides[:8]
+            + wording.spot(index, side.stuck.row) for side in sides[:8]
         },
-    )
+    )  # fmt: skip
 
 
 def _circle(graph: Graph, sides: Sequence[_Side]) -> str:
     """Each transfer of a circle with its line, each rank after the one that waits for it."""
-    job, rows = graph.index.job, {side.ranks[0]: side.stuck.row for side in sides}
+    job, heads, place = graph.index.job, graph.index.heads, graph.index.place
+    rows = {
+        side.ranks[0]: next(row for row in heads[side.ranks[0]] if place(row) == side.stuck.place)
+        for side in sides
+    }
     peers = {rank: int(job.columns["peer"][row]) for rank, row in rows.items()}
     calls = {rank: job.payloads[job.columns["payload"][row]] for rank, row in rows.items()}
     pair = len(calls) == 2 and {call.op for call in calls.values()} == {"send", "recv"}
@@ -235,8 +235,8 @@ def find_absent(
     If outnumbered, those inside may have called one too many: their past decides, or nobody is
     accused.
     """
-    still = graph.awaited.intersection(graph.index.job.ranks) - graph.unbegun.union(graph.lost)
-    still -= graph.index.of_anybody
+    still = graph.awaited.intersection(graph.index.job.ranks)
+    still -= graph.unbegun.union(graph.lost, graph.index.unplaced)
     absentees = ((stuck, still.intersection(stuck.absent)) for stuck in graph.stuck)
     missing = [(stuck, ranks) for stuck, ranks in absentees if ranks]
     waited = grouped((rank, stuck) for stuck, ranks in missing for rank in ranks)
@@ -543,28 +543,42 @@ def _members(graph: Graph, scene: Iterable[StuckCollective]) -> set[int]:
     return members
 
 
+def _otherwise(graph: Graph) -> bool:
+    """True if some ranks stand without waiting for a rank that left no record."""
+    silent_nodes = set(graph.nodes_of(graph.index.job.silent))
+    return any(silent_nodes.isdisjoint(nodes) for nodes in graph.roots)
+
+
+def _why_silent(ranks: Sequence[int], *, few: bool, others: bool, sure: bool) -> str:
+    """Why ranks without a record are accused, or not."""
+    if others:
+        return f"some ranks stand without waiting for {plural(ranks, 'it', 'them')}"
+    if not few:
+        return "too many are missing to tell which of them holds up the rest"
+    if not sure:
+        return f"nothing tells whether the others wait for {plural(ranks, 'it', 'them')}"
+    return plural(ranks, "it is the only one", "they are the only ones") + " missing"
+
+
 def silent(graph: Graph) -> Iterable[Finding]:
     """The silent ranks that others wait for, in one finding.
 
     A rank that cannot write its record is often the one that is dead or stopped, but a record may
-    also be lost. So silent ranks are accused only if no existing record explains the wait and they
-    are few. Of several, those are accused that are the only silent rank of some stuck collective.
+    also be lost. So silent ranks are accused only if no existing record explains the wait, all that
+    stand wait for them, and they are few. Of several, those are accused that are the only silent
+    rank of a collective in which ranks are stuck first: what is queued behind it shows nothing.
     """
-    scene = tuple(stuck for stuck in graph.stuck if _needs_silent(graph, stuck))
+    scene = tuple(stuck for stuck in graph.stuck if stuck.front and _needs_silent(graph, stuck))
     if not scene:
         return
     job, first = graph.index.job, scene[0]
+    others = _otherwise(graph)
     alone = {stuck.silent[0] for stuck in scene if len(stuck.silent) == 1}
     unclear = {r for stuck in scene if alone.isdisjoint(stuck.silent) for r in stuck.silent}
     accused = tuple(sorted(alone | unclear))
     few = not unclear and (len(accused) == 1 or _FEW * len(accused) <= len(job.expected))
-    sure = few and _members(graph, scene).issuperset(accused)
-    if sure:
-        why = plural(accused, "it is the only one", "they are the only ones") + " missing"
-    elif few:
-        why = f"nothing tells whether the others wait for {plural(accused, 'it', 'them')}"
-    else:
-        why = "too many are missing to tell which of them holds up the rest"
+    sure = few and not others and _members(graph, scene).issuperset(accused)
+    why = _why_silent(accused, few=few, others=others, sure=sure)
     where = wording.waiting(graph.index, first)
     waiting_for = victims_of(graph, graph.nodes_of(accused), accused)
     yield at_scene(
@@ -615,11 +629,7 @@ def _analysis(job: Job) -> Analysis:
     differing += silent_slips(graph.index, calls, pasts, groups)
     diverging = [divergence for divergence in differing if divergence.group not in shared]
     different = {rank for divergence in diverging for rank in divergence.culprits}
-    roots = (
-        *find_absent(graph, pasts, different),
-        *inside(graph),
-        *_inverted(graph, pasts),
-    )
+    roots = (*find_absent(graph, pasts, different), *inside(graph), *_inverted(graph, pasts))
     candidates = [root for root in roots if not explained(shared, root)]
     unexplained = list(_unexplained(graph, candidates, diverging))
     culprits = different.union(*(root.culprits for root in unexplained))
@@ -733,14 +743,10 @@ def _waits(graph: Graph) -> Iterable[RecordedWait]:
             continue
         row, stuck = places[0][0], stuck_at[places[0][1]]
         yield RecordedWait(
-            rank=rank,
-            waits_for=stuck.holding,
-            group=stuck.group,
-            sequence=int(columns["seq"][row]),
-            op=index.op(row),
-            row=row,
+            rank=rank, waits_for=stuck.holding, group=stuck.group,
+            sequence=int(columns["seq"][row]), op=index.op(row), row=row,
             since_ns=int(columns["created_ns"][row]),
-        )
+        )  # fmt: skip
 
 
 def _notes(graph: Graph, *, skewed: bool, accused: bool) -> Iterable[str]:

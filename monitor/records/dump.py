@@ -255,9 +255,16 @@ def close_finished_batches(
         sends = own[moved & ~whole[own]]
         seqs = columns["seq"][sends]
         batched = (whole[own] & moved).any() or len(np.unique(seqs)) < len(seqs)
+        batched |= head.completed in seqs  # it is complete, and is here as unfinished: a part
+        # a lower id than a send's: the last call is a collective, and is complete; so are batches
+        # before it. Batches of one show by their wholes, which are left out after each
+        number = columns["record"]
+        left_out = ~np.isin(number[sends] + 1, number) & (number[sends] != number.max(initial=0))
+        passed = 0 < head.completed == head.enqueued < seqs.max(initial=0)
+        passed &= bool(batched or left_out.all())
         batched &= head.completed > columns["seq"][own[~moved]].max(initial=0)
-        if batched or len(groups[index].members) == 2:
-            over = sends[seqs <= head.completed]
+        if passed or batched or len(groups[index].members) == 2:
+            over = sends[(seqs <= head.completed) | passed]
             columns["state"][over] = CollectiveState.COMPLETED
 
 
@@ -596,16 +603,10 @@ def _read(data: Mapping[str, Any]) -> Dump:
         close_finished_batches(columns, payloads, seen, status)
     first = columns["record"][:1]
     return Dump(
-        backend=backend,
-        only_active=active,
-        dropped=0 if active or not len(first) else max(0, int(first[0])),
-        groups=seen,
-        status=status,
-        payloads=payloads,
-        sites=sites,
-        columns=columns,
-        shared_count=shared_count,
-    )
+        backend=backend, only_active=active,
+        dropped=0 if active or not len(first) else max(0, int(first[0])), groups=seen,
+        status=status, payloads=payloads, sites=sites, columns=columns, shared_count=shared_count,
+    )  # fmt: skip
 
 
 def _backend(data: Mapping[str, Any], writers: Collection[str]) -> Backend:
@@ -747,6 +748,42 @@ class Record:
     path: str = ""
 
 
+_RUNS_APART_NS: Final = 300_000_000_000
+"""Lower: a host whose clock is off loses its records. Higher: a dump of the run before a quick
+restart counts as one of this run."""
+
+
+def of_one_run(records: Iterable[Record]) -> tuple[list[Record], list[Problem]]:
+    """The records of the newest run, and a complaint for each that an earlier run left beside them.
+
+    A rank that dies writes no record, so the last one under its name stays. Its calls end long
+    before the first that any of its peers still has. Records without common groups are left alone,
+    and so are all if fewer than half of the newest run's members are in it: a clock is wrong.
+    """
+    placed = {record.rank: _in_the_job(record) for record in records}
+    older = _long_before(placed.values())
+    ranks = placed.keys() - older
+    teams = {r: frozenset[int]().union(*(g.members for g in placed[r].dump.groups)) for r in placed}
+    run = ranks.union(*(teams[rank] for rank in ranks))
+    left = {r for r in older if (r in run or teams[r] & ranks) and 2 * len(ranks) >= len(run)}
+    why = "left out: its calls ended long before those of the others, so it is of an earlier run"
+    complaints = [Problem(placed[rank].path, why) for rank in sorted(left)]
+    return [record for rank, record in placed.items() if rank not in left], complaints
+
+
+def _long_before(records: Iterable[Record]) -> set[int]:
+    """Ranks whose calls end long before the first that is in the records of the newest run."""
+    times = ((r.rank, r.dump.columns["created_ns"]) for r in records)
+    dated = [(rank, ns[ns != NONE]) for rank, ns in times if (ns != NONE).any()]
+    begin_ns, older = NONE, set[int]()
+    for rank, ns in sorted(dated, key=lambda pair: -int(pair[1].max())):
+        if ns.max() < begin_ns - _RUNS_APART_NS:
+            older.add(rank)
+        else:
+            begin_ns = int(ns.min()) if begin_ns == NONE else min(begin_ns, int(ns.min()))
+    return older
+
+
 def assemble(
     records: Iterable[Record],
     *,
@@ -780,13 +817,10 @@ def assemble(
     return Job(
         expected=expected,
         ranks={r.rank: _info(r, index) for r, index in zip(ordered, places, strict=True)},
-        groups=groups,
-        payloads=payloads,
-        sites=sites,
-        columns=columns,
+        groups=groups, payloads=payloads, sites=sites, columns=columns,
         problems=tuple(sorted(complaints, key=lambda problem: (problem.path, problem.reason))),
         gaps=tuple(sorted(set(gaps) - ranks)),
-    )
+    )  # fmt: skip
 
 
 def _in_the_job(record: Record) -> Record:
@@ -809,9 +843,7 @@ def _in_the_job(record: Record) -> Record:
 
 
 def _keys(
-    records: Sequence[Record],
-    supplied: Mapping[str, Sequence[int]],
-    world: tuple[int, ...],
+    records: Sequence[Record], supplied: Mapping[str, Sequence[int]], world: tuple[int, ...]
 ) -> list[list[LocalGroup]]:
     first = [[_key(g, r.rank, supplied, world) for g in r.dump.groups] for r in records]
     distinct = dict.fromkeys(key for keys in first for key in keys if key.members)

@@ -36,6 +36,7 @@ from lightkeeper.monitor.records.dump import (
     Record,
     assemble,
     decode,
+    of_one_run,
     read_dump,
     with_generation,
 )
@@ -253,9 +254,7 @@ class Read:
 
 
 def of_answers(
-    reads: Sequence[Read],
-    members: Mapping[str, Sequence[int]] | None,
-    problems: Sequence[Problem],
+    reads: Sequence[Read], members: Mapping[str, Sequence[int]] | None, problems: Sequence[Problem]
 ) -> Job:
     """The job of the WorkerServers' answers among `reads`; the newest of each rank."""
     best: dict[RankName, Read] = {}
@@ -448,9 +447,7 @@ def bundle_in(paths: Sequence[Path]) -> Bundle | None:
     return _open_bundles(find_records(paths)[0])[1]
 
 
-def _open_bundles(
-    sources: list[DumpFile],
-) -> tuple[list[DumpFile], Bundle | None, list[Problem]]:
+def _open_bundles(sources: list[DumpFile]) -> tuple[list[DumpFile], Bundle | None, list[Problem]]:
     """What remains to be read, the latest bundle, and what is left out.
 
     Of the latest bundle the flight records of one moment remain, with the manifest's dates.
@@ -511,11 +508,12 @@ def load_job(
     if any(read.answer is not None for read in reads):
         return of_answers(reads, members, problems)
     records, more = of_dumps(reads)
+    records, older = of_one_run(records)
     job = assemble(
         records,
         world_size=world_size,
         members=members,
-        problems=[*problems, *more],
+        problems=[*problems, *more, *older],
         gaps=() if world_size else gaps(records),
     )
     last_ns = max(int(job.columns[name].max(initial=NONE)) for name in MOMENTS)

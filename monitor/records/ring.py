@@ -608,10 +608,7 @@ def from_answers(
     odd = [Problem(answer.path, answer.problem) for answer in counted if answer.problem is not None]
     gone = [replace(lost[name], rank=ranks.number[split_rank_name(name)]) for name in lost]
     job = assemble(
-        records,
-        world_size=len(ranks.number),
-        members=members,
-        problems=[*problems, *odd, *gone],
+        records, world_size=len(ranks.number), members=members, problems=[*problems, *odd, *gone]
     )
     names = {number: rank_name(*place) for place, number in ranks.number.items()}
     of_rank = {record.rank: each for each, record in zip(counted, records, strict=True)}

@@ -263,6 +263,11 @@ class Index:
     retired: frozenset[int]
     """Groups of generations that a rank has left for a newer one."""
 
+    @property
+    def unplaced(self) -> frozenset[int]:
+        """Ranks that are stuck in a transfer with nobody knows whom."""
+        return frozenset(r for r, rows in self.front.items() if None in map(self.place, rows))
+
     def op(self, row: int) -> str:
         """The op of an entry, for people."""
         return self.job.payloads[int(self.job.columns["payload"][row])].op
@@ -302,12 +307,6 @@ class Index:
         ends = (rank, peer) if "send" in payload.op else (peer, rank)
         return Transfers(group, *ends, payload.tag)
 
-    @property
-    def of_anybody(self) -> frozenset[int]:
-        """Ranks that receive from whoever sends: they wait, but it is not known for whom."""
-        rows_of = self.heads.items()
-        return frozenset(rank for rank, rows in rows_of if None in map(self.place, rows))
-
     def by_place(
         self, rows_of: Mapping[int, Iterable[int]]
     ) -> dict[Transfers | tuple[int, int], list[int]]:
@@ -327,15 +326,12 @@ def build_index(job: Job) -> Index:
     heads = grouped(zip(rank, rows_of_heads, strict=True))
     front = {rank: _fronts_of(job, rows) for rank, rows in heads.items()}
     return Index(
-        job=job,
-        live=unfinished,
-        groups=_standings(job, heads_at, front),
+        job=job, live=unfinished, groups=_standings(job, heads_at, front),
         heads={rank: tuple(rows) for rank, rows in sorted(heads.items())},
         collective_heads=heads_at,
         head_rows=grouped(zip(zip(rank, group, seq, strict=True), rows_of_heads, strict=True)),
-        front=front,
-        retired=retired,
-    )
+        front=front, retired=retired,
+    )  # fmt: skip
 
 
 def _standings(
@@ -711,17 +707,10 @@ def build_graph(index: Index) -> Graph:
     collectives = grouped((s.group, at) for at, s in enumerate(stuck) if s.transfer is None)
     fronts = {len(ranks) + 2 * at for places in collectives.values() for at in places}
     return Graph(
-        index=index,
-        stuck=stuck,
-        edges=tuple(pointing),
-        ranks=ranks,
-        roots=_sorted(roots),
-        knots=_sorted(_knots(pointing, len(ranks), fronts, set().union(*roots))),
-        unbegun=late,
-        back=back,
-        collectives=collectives,
-        lost=behind,
-    )
+        index=index, stuck=stuck, edges=tuple(pointing), ranks=ranks, roots=_sorted(roots),
+        knots=_sorted(_knots(pointing, len(ranks), fronts, set().union(*roots))), unbegun=late,
+        back=back, collectives=collectives, lost=behind,
+    )  # fmt: skip
 
 
 def _edges(
@@ -735,13 +724,16 @@ def _edges(
     """
     count = len(threads.ranks)
     edges: list[list[int]] = [[] for _ in range(count + 2 * len(stuck))]
+    batches = _in_batches(stuck)
     for number, collective in enumerate(stuck):
         front, later = count + 2 * number, count + 2 * number + 1
+        elsewhere = batches.get(number, frozenset())
         for inside, target in ((collective.front, front), (collective.later, later)):
-            for rank in set(inside) - alone:
+            for rank in set(inside) - alone - elsewhere:
                 for node in threads.inside(rank, collective):
                     edges[node].append(target)
-        edges[front] = [threads.caller(r, collective) for r in collective.holding]
+        holding = (*collective.holding, *sorted(elsewhere))
+        edges[front] = [threads.caller(r, collective) for r in holding]
         missing = (*collective.absent, *collective.silent)
         edges[later] = [threads.caller(r, collective) for r in missing]
     for node, main in threads.helpers.items():
@@ -749,6 +741,21 @@ def _edges(
             edges[node].append(main)
     empty = {n for n in range(count + 1, len(edges), 2) if not edges[n]}
     return [tuple(t for t in targets if t not in empty) for targets in edges]
+
+
+def _in_batches(stuck: Sequence[StuckCollective]) -> dict[int, frozenset[int]]:
+    """Place of a transfer that both sides posted -> the sides whose batch hangs in another part.
+
+    A batch ends as a whole: such a side is not held up by this transfer, the other side is by it.
+    """
+    transfers = {at: s for at, s in enumerate(stuck) if s.transfer is not None and s.front}
+    hanging = {rank for s in transfers.values() if s.holding for rank in s.front}
+    sides = {at: frozenset(s.front) for at, s in transfers.items() if not s.holding}
+    waits: dict[int, frozenset[int]] = {}
+    while new := {at: sides.pop(at) for at in [*sides] if hanging & sides[at]}:
+        waits.update({at: both & hanging for at, both in new.items()})
+        hanging.update(*new.values())
+    return waits
 
 
 class _Threads:
@@ -831,16 +838,11 @@ def _collective(index: Index, group: int, sequence: int, rows: list[int]) -> Stu
     # ranks without a record that may be members, if members are only inferred
     unseen = job.silent if team.inferred or not team.members else ()
     return StuckCollective(
-        group=group,
-        sequence=sequence,
-        row=min(rows),
-        front=front,
-        later=later,
-        absent=_of(at.members[at.read & ~enqueued & ~left]),
-        held=_of(at.members[behind]),
+        group=group, sequence=sequence, row=min(rows), front=front, later=later,
+        absent=_of(at.members[at.read & ~enqueued & ~left]), held=_of(at.members[behind]),
         silent=tuple(sorted({*_of(at.members[~at.read]), *unseen})),
         done=_of(at.members[enqueued & (at.head > sequence)]),
-    )
+    )  # fmt: skip
 
 
 def _of(ranks: Ints) -> tuple[int, ...]:
@@ -860,17 +862,11 @@ def _transfer(index: Index, stream: Transfers, rows: list[int]) -> StuckCollecti
     read = {rank for rank in other if rank in index.job.ranks}
     first = rows[0]
     return StuckCollective(
-        group=stream.group,
-        sequence=int(columns["seq"][first]),
-        row=min(rows),
-        front=front,
-        later=later,
-        absent=tuple(sorted(read)),
-        held=tuple(rank for rank in later if len(inside) == 2),
-        silent=tuple(sorted(other - read)),
-        done=(),
-        transfer=stream,
-    )
+        group=stream.group, sequence=int(columns["seq"][first]), row=min(rows), front=front,
+        later=later, absent=tuple(sorted(read)),
+        held=tuple(rank for rank in later if len(inside) == 2), silent=tuple(sorted(other - read)),
+        done=(), transfer=stream,
+    )  # fmt: skip
 
 
 def closed(edges: Sequence[Sequence[int]]) -> list[frozenset[int]]:

@@ -48,10 +48,7 @@ def test_every_process_of_the_fleet_has_a_name(bench: Bench) -> None:
     assert bench.roles.others() == {}
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["gate", "monitor", "rank rg_0.0", "sidecar rg_0.1", *explored],
-)
+@pytest.mark.parametrize("name", ["gate", "monitor", "rank rg_0.0", "sidecar rg_0.1", *explored])
 def test_training_goes_on_and_the_killed_one_comes_back(bench: Bench, name: str) -> None:
     bench.until_whole(60)
     hit = group_hit(name)

@@ -20,12 +20,7 @@ from tests.worker_server.scraped import Rank, step
 RANKS_PAGE: Final = "A rank's page"
 GATES_PAGE: Final = "The gate's page"
 
-_UNITS: Final = (
-    ("_seconds", "seconds"),
-    ("_bytes", "bytes"),
-    ("_ratio", "ratio"),
-    ("_info", "1"),
-)
+_UNITS: Final = (("_seconds", "seconds"), ("_bytes", "bytes"), ("_ratio", "ratio"), ("_info", "1"))
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,7 @@ RANK: Final[dict[str, tuple[str, str]]] = {
     **{f"lightkeeper_rank_{name}": ("1", _NO_STEPS) for name in _RANK_STEPS},
     "lightkeeper_rank_local_steps_total": ("1", "every step is voted on"),
     "lightkeeper_rank_committed_step": ("1", "no commit yet"),
-    "lightkeeper_rank_last_commit_timestamp_seconds": (
-        "1",
-        "no commit yet",
-    ),
+    "lightkeeper_rank_last_commit_timestamp_seconds": ("1", "no commit yet"),
     "lightkeeper_rank_quorum_id": ("1", "no quorum yet, or not TorchFT"),
     "lightkeeper_rank_participants": ("1", "no quorum yet, or not TorchFT"),
     "lightkeeper_rank_loss": ("1", "no loss was reported"),

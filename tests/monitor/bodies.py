@@ -11,12 +11,7 @@ from lightkeeper.monitor.decide.view import View
 from lightkeeper.monitor.model.eviction import Eviction, EvictionState, QuarantineEntry
 from lightkeeper.monitor.model.incident import BundleView, Incident, Milestones
 from lightkeeper.monitor.model.names import GroupName, Host, IncidentId, RankName, ReplicaId
-from lightkeeper.monitor.model.observation import (
-    LighthouseView,
-    Member,
-    Observation,
-    Snapshot,
-)
+from lightkeeper.monitor.model.observation import LighthouseView, Member, Observation, Snapshot
 from lightkeeper.monitor.model.verdict import RankHealth
 from lightkeeper.monitor.show.terminal.status import status_to_json
 from lightkeeper.monitor.show.web.answers import dump

@@ -209,8 +209,7 @@ def test_who_changes_something_without_the_token_is_told_where_to_give_it(
 
 
 @pytest.mark.parametrize(
-    "words",
-    ["status", "get ranks", "get groups", "get hosts", "incidents list", "quarantine list"],
+    "words", ["status", "get ranks", "get groups", "get hosts", "incidents list", "quarantine list"]
 )
 def test_a_monitor_that_is_away_is_one_line_and_status_1(words: str, command: Command) -> None:
     with socket.socket() as probe:

@@ -13,10 +13,7 @@ playwright = pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import Browser, BrowserContext, Error, Page  # noqa: E402
 
 Windows = dict[str, BrowserContext]
-USUAL: Final = {
-    "timezone_id": "Asia/Tokyo",
-    "permissions": ["clipboard-read", "clipboard-write"],
-}
+USUAL: Final = {"timezone_id": "Asia/Tokyo", "permissions": ["clipboard-read", "clipboard-write"]}
 """Of all windows: a reader far from UTC, who may copy."""
 WIDE: Final = {"width": 1440, "height": 900}
 PHONE: Final = {"width": 390, "height": 844}

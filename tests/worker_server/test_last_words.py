@@ -20,12 +20,7 @@ from lightkeeper.worker_server.rank.page.reader import PageReader
 from lightkeeper.worker_server.rank.page.writer import PageWriter
 from lightkeeper.worker_server.run_dir import RankFiles, start_ticks
 from lightkeeper.worker_server.sidecar.black_box import BlackBox
-from lightkeeper.worker_server.sidecar.last_words import (
-    EndFacts,
-    Remains,
-    StderrTail,
-    port_taken,
-)
+from lightkeeper.worker_server.sidecar.last_words import EndFacts, Remains, StderrTail, port_taken
 from lightkeeper.worker_server.sidecar.machine import Machine
 from lightkeeper.worker_server.sidecar.process import (
     OomWatch,

@@ -38,11 +38,7 @@ class Bench:
         self.acts = True
         fetcher.tokens = Tokens("secret")
         self.keeper = Gatekeeper(
-            gate.url,
-            fetcher,
-            clock=self.clock,
-            quarantine=self.quarantine,
-            may=lambda: self.acts,
+            gate.url, fetcher, clock=self.clock, quarantine=self.quarantine, may=lambda: self.acts
         )
         self.keeper._evictions = lambda: self.evictions
 

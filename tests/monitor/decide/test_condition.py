@@ -8,11 +8,7 @@ import pytest
 
 from lightkeeper.monitor.decide.rank_seconds import Spent
 from lightkeeper.monitor.decide.tempo import Tempo
-from lightkeeper.monitor.decide.view import (
-    DepartureBook,
-    group_views,
-    trouble_of,
-)
+from lightkeeper.monitor.decide.view import DepartureBook, group_views, trouble_of
 from lightkeeper.monitor.decide.view_json import report_to_json
 from lightkeeper.monitor.model.eviction import Guard, Hold
 from lightkeeper.monitor.model.incident import Incident, State

@@ -161,8 +161,7 @@ GROUP_SIGHTS: dict[str, Alter] = {
 
 
 @pytest.mark.parametrize(
-    ("source", "fault", "sight"),
-    crossed(["reporter", "torchft"], GROUP_FAULTS, GROUP_SIGHTS),
+    ("source", "fault", "sight"), crossed(["reporter", "torchft"], GROUP_FAULTS, GROUP_SIGHTS)
 )
 def test_a_healthy_group_stays_whatever_can_be_seen_of_the_others(source, fault, sight) -> None:
     """Survivors wait on for a while for whom we put out: a group that nobody can see does not hang

@@ -52,8 +52,7 @@ def unregistered(*ranks: str) -> Alter:
 def recordless(*ranks: str) -> Alter:
     """They answer, but not in time with their flight record."""
     return lambda seen: replace(
-        seen,
-        records={rank: AWAY if rank in ranks else kept for rank, kept in seen.records.items()},
+        seen, records={rank: AWAY if rank in ranks else kept for rank, kept in seen.records.items()}
     )
 
 

@@ -117,14 +117,8 @@ def told(module: str, name: str, fields: list[str]):
         (told("os", "system", []), "there is no os.system here"),
         (told("subprocess", "Popen", []), "there is no subprocess.Popen here"),
         (told("monitor.decide.pipeline", "Pipeline", []), "cannot be journalled"),
-        (
-            told("monitor.rulebook", "fields", []),
-            "there is no monitor.rulebook.fields here",
-        ),
-        (
-            told("monitor.detect.history", "RankTrack", ["identity"]),
-            "another version wrote this",
-        ),
+        (told("monitor.rulebook", "fields", []), "there is no monitor.rulebook.fields here"),
+        (told("monitor.detect.history", "RankTrack", ["identity"]), "another version wrote this"),
         (told("monitor.nowhere", "Thing", []), "there is no monitor.nowhere.Thing"),
         ({"classes": [], "value": ["?"]}, "unknown tag"),
         ({"classes": [], "value": ["r", 5]}, "not of a journal"),

@@ -21,12 +21,7 @@ from lightkeeper.monitor.journal.entries import (
     head_text,
     outcome_of,
 )
-from lightkeeper.monitor.journal.replay import (
-    Account,
-    Replay,
-    first_difference,
-    parted_s,
-)
+from lightkeeper.monitor.journal.replay import Account, Replay, first_difference, parted_s
 from lightkeeper.monitor.model.config import ConfigError, KeeperConfig
 from lightkeeper.monitor.model.eviction import Eviction
 from lightkeeper.monitor.model.incident import State

@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.eviction import Change, QuarantineEvent, Scope
 from lightkeeper.monitor.model.names import IncidentId
-from lightkeeper.monitor.model.quarantine import (
-    HostRecord,
-    length_s,
-    note_on,
-    records,
-)
+from lightkeeper.monitor.model.quarantine import HostRecord, length_s, note_on, records
 
 CONFIG = KeeperConfig()
 HOUR, DAY = 3600.0, 86_400.0

@@ -9,7 +9,7 @@ import pytest
 from lightkeeper.monitor.records import files
 from lightkeeper.monitor.records.files import load_job
 from tests.monitor.records.answers import answer, call
-from tests.monitor.records.dumps import as_json, as_pickle, entry, gloo, nccl
+from tests.monitor.records.dumps import CREATED, as_json, as_pickle, entry, gloo, nccl
 
 
 def write(folder, **values):
@@ -129,6 +129,18 @@ def test_of_two_records_of_a_rank_the_newer_counts(tmp_path) -> None:
     assert records.columns["seq"].tolist() == [9]
     assert [problem.path for problem in records.problems] == [f"{tmp_path}/b_0"]
     assert records.problems[0].reason.endswith("a_0 is of the same rank and newer")
+
+
+@pytest.mark.parametrize(
+    ("hours", "left"), [((9, 9, 9, 7), (0, 1, 2)), ((9, 7, 7, 7), (0, 1, 2, 3))],
+    ids=["a dead rank's last dump is of the run before", "one clock is wrong"],
+)  # fmt: skip
+def test_what_an_earlier_run_left_is_no_record_of_this_one(hours, left, tmp_path) -> None:
+    times = [CREATED + hour * 3600 * 10**9 for hour in hours]
+    dumps = {f"d_{r}": nccl(entry(time_created_ns=time)) for r, time in enumerate(times)}
+    records = load_job([write(tmp_path, **dumps)])
+    assert (ranks(records), records.expected) == (left, (0, 1, 2, 3))
+    assert len(reasons(records)) == 4 - len(left)
 
 
 def test_of_torchfts_quorums_the_newest_counts(tmp_path) -> None:

@@ -10,14 +10,7 @@ import pytest
 
 from lightkeeper.monitor.act.http import Fetcher
 from lightkeeper.monitor.act.schedulers.webhook import sign_request
-from tests.monitor.act.schedulers.conformance import (
-    INCIDENT,
-    NODE,
-    RG_1,
-    SOON_S,
-    WHY,
-    Conformance,
-)
+from tests.monitor.act.schedulers.conformance import INCIDENT, NODE, RG_1, SOON_S, WHY, Conformance
 from tests.monitor.act.schedulers.receiver import SECRET, Receiver, WebhookWorld, served, verify
 
 pytestmark = pytest.mark.integration  # servers on loopback, real deadlines

@@ -334,8 +334,19 @@ SILENT = [
     row("nobody waits for it", each(range(3), DONE), silent=[3]),
     row(
         "each of two is named when something waits for it alone",
-        {**each((0, 1), OPEN, A), **each((2, 3), OPEN, B), **each((4, 5), OPEN)},
+        {**each((0, 1), A, OPEN), **each((2, 3), B, OPEN), **each((4, 5), OPEN)},
         says(Fault.SILENT, 6, 7), groups={"a": (0, 1, 6), "b": (2, 3, 7)}, silent=[6, 7],
+    ),
+    row(
+        "what is only queued for later shows nothing: two lost records, or one and a dead rank",
+        {**each((0, 1), OPEN, A), **each((2, 3), OPEN, B), **each((4, 5), OPEN)},
+        says(Fault.SILENT, between=((6,), (7,))),
+        groups={"a": (0, 1, 6), "b": (2, 3, 7)}, silent=[6, 7],
+    ),
+    row(
+        "nor is the only one, if some stand in what it is no member of",
+        {**each((0, 1), A, OPEN), 2: [OPEN]}, says(Fault.SILENT, between=((3,),)),
+        groups={"a": (0, 1)}, silent=[3],
     ),
     row(
         "of many nobody is named",
