@@ -429,14 +429,30 @@ class Service:
         if options.sinks:
             self._to_people = self._open_fetcher(proxies=True, permit=lease.silenced)
         return Components(
-            config=options.config, clock=clock, registry=registry, poller=Poller(fetcher),
-            lighthouse=lighthouse, judge=Pipeline(options.config, policy=rules.current.policy),
-            store=store, quarantine=quarantine, evictors=evictors,
-            releaser=Releaser(fetcher, clock), metrics=metrics, evidence=evidence, rulebook=rules,
-            pause=pause, work=work, vitals=VitalSigns((lambda: store.last_error, lease.lapse)),
-            lease=lease, begin=self._begin, gatekeeper=gatekeeper, schedulers=reconcilers,
-            cluster=cluster, ends=ends, telemetry=telemetry,
-        )  # fmt: skip
+            config=options.config,
+            clock=clock,
+            registry=registry,
+            poller=Poller(fetcher),
+            lighthouse=lighthouse,
+            judge=Pipeline(options.config, policy=rules.current.policy),
+            store=store,
+            quarantine=quarantine,
+            evictors=evictors,
+            releaser=Releaser(fetcher, clock),
+            metrics=metrics,
+            evidence=evidence,
+            rulebook=rules,
+            pause=pause,
+            work=work,
+            vitals=VitalSigns((lambda: store.last_error, lease.lapse)),
+            lease=lease,
+            begin=self._begin,
+            gatekeeper=gatekeeper,
+            schedulers=reconcilers,
+            cluster=cluster,
+            ends=ends,
+            telemetry=telemetry,
+        )
 
     def _telemetry(self, metrics: CollectorRegistry) -> Telemetry | None:
         """None: it cannot be had. Variables of others' end no monitor."""

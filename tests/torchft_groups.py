@@ -53,8 +53,16 @@ def manager_of(replica_id, address, weights, timeout_s, *, process_group=None, *
     made = Manager(
         pg=process_group or ProcessGroupGloo(timeout=more.pop("gloo_timeout", timeout)),
         load_state_dict=lambda state: weights.copy_(state["w"]),
-        state_dict=lambda: {"w": weights.clone()}, min_replica_size=1, timeout=timeout, rank=0,
-        world_size=1, store_addr="127.0.0.1", store_port=store.port, lighthouse_addr=address,
-        replica_id=replica_id, hostname="127.0.0.1", **more,
-    )  # fmt: skip
+        state_dict=lambda: {"w": weights.clone()},
+        min_replica_size=1,
+        timeout=timeout,
+        rank=0,
+        world_size=1,
+        store_addr="127.0.0.1",
+        store_port=store.port,
+        lighthouse_addr=address,
+        replica_id=replica_id,
+        hostname="127.0.0.1",
+        **more,
+    )
     return made, store

@@ -323,9 +323,15 @@ class HttpServer:
     """One loop, its worker threads, one listener or more."""
 
     def __init__(
-        self, app: Any, listener: socket.socket, *, threads: int,
-        limits: ServerLimits | None = None, channel: type[Channel] = Channel, scheme: str = "http",
-    ) -> None:  # fmt: skip
+        self,
+        app: Any,
+        listener: socket.socket,
+        *,
+        threads: int,
+        limits: ServerLimits | None = None,
+        channel: type[Channel] = Channel,
+        scheme: str = "http",
+    ) -> None:
         limits = limits or ServerLimits()
         adjustments = Adjustments(
             threads=threads, ident=None, clear_untrusted_proxy_headers=True,

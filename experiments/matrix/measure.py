@@ -82,9 +82,16 @@ def back_s(group: str, steps: Sequence[Event], struck_s: float) -> tuple[float, 
 
 
 def measure(
-    case: Case, *, group: str, host: str, struck_s: float, steps: Sequence[Event],
-    exits: Mapping[str, Sequence[Event]], incidents: Sequence[Event], watched_s: float,
-) -> Row:  # fmt: skip
+    case: Case,
+    *,
+    group: str,
+    host: str,
+    struck_s: float,
+    steps: Sequence[Event],
+    exits: Mapping[str, Sequence[Event]],
+    incidents: Sequence[Event],
+    watched_s: float,
+) -> Row:
     """The row of a run.
 
     Args:

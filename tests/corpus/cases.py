@@ -119,10 +119,15 @@ class _Builder:
         rng, kind = self.rng, self.case.kind
         uniform = kind == "extra_last" or (kind in {"extra", "skipped"} and rng.random() < 0.4)
         return Shape(
-            self.case.layout, steps=rng.choice([6, 7, 8]), ragged=rng.random() < 0.35,
-            batched=rng.random() < 0.4, uniform=uniform, barrier=rng.random() < 0.3,
-            sync_every=rng.choice([1, 1, 2, 3]), slow=rng.choice([1.0, 4.0, 12.0]),
-        )  # fmt: skip
+            self.case.layout,
+            steps=rng.choice([6, 7, 8]),
+            ragged=rng.random() < 0.35,
+            batched=rng.random() < 0.4,
+            uniform=uniform,
+            barrier=rng.random() < 0.3,
+            sync_every=rng.choice([1, 1, 2, 3]),
+            slow=rng.choice([1.0, 4.0, 12.0]),
+        )
 
     def inject(self, job: Any) -> list[Fault]:
         kind = self.case.kind

@@ -295,13 +295,19 @@ def _asked(tool: Rival, folder: Path) -> dict[str, str]:
 
 def write(board: Board, out: Path, command: str) -> None:
     text = TEXT.format(
-        command=command, date=time.strftime("%Y-%m-%d"), python=platform.python_version(),
-        ours=importlib.metadata.version("lightkeeper"), torch=importlib.metadata.version("torch"),
-        nvrx=WITH_NVRX if NVRX in board.tools() else NO_NVRX, cases=board.cases,
-        total=board.total(), kinds=board.sliced(["kind"]), axes=board.sliced(list(AXES)),
+        command=command,
+        date=time.strftime("%Y-%m-%d"),
+        python=platform.python_version(),
+        ours=importlib.metadata.version("lightkeeper"),
+        torch=importlib.metadata.version("torch"),
+        nvrx=WITH_NVRX if NVRX in board.tools() else NO_NVRX,
+        cases=board.cases,
+        total=board.total(),
+        kinds=board.sliced(["kind"]),
+        axes=board.sliced(list(AXES)),
         real=table(["record", "truth", *board.tools()], real_rows(board.tools())).rstrip(),
         misses="\n".join(board.misses) or "None.",
-    )  # fmt: skip
+    )
     out.write_text(text)
 
 

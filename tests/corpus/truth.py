@@ -53,9 +53,14 @@ class Evidence:
     """The records of one case, as far as they were written."""
 
     def __init__(
-        self, run: Run, at: dict[int, float], how: Recorder, silent: set[int], *,
+        self,
+        run: Run,
+        at: dict[int, float],
+        how: Recorder,
+        silent: set[int],
+        *,
         several: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.run, self.how, self.silent, self.several = run, how, silent, several
         self.writers = {
             rank: Writer(run, rank, at[rank], how) for rank in run.entries if rank not in silent

@@ -123,11 +123,16 @@ class Group:
         self._module = torchft()
         seconds = timedelta(seconds=self.quorum_timeout_s)
         self.server = self._module.ManagerServer(
-            replica_id=self.name, lighthouse_addr=self.lighthouse, hostname=self.hostname,
-            bind="127.0.0.1:0", store_addr="127.0.0.1:1", world_size=1,
+            replica_id=self.name,
+            lighthouse_addr=self.lighthouse,
+            hostname=self.hostname,
+            bind="127.0.0.1:0",
+            store_addr="127.0.0.1:1",
+            world_size=1,
             heartbeat_interval=timedelta(milliseconds=self.heartbeat_ms),
-            connect_timeout=timedelta(seconds=10), quorum_retries=self.retries,
-        )  # fmt: skip
+            connect_timeout=timedelta(seconds=10),
+            quorum_retries=self.retries,
+        )
         port = self.server.address().rpartition(":")[2]
         self._client = self._module.ManagerClient(f"http://127.0.0.1:{port}", seconds)
         self._seconds = seconds
@@ -144,9 +149,14 @@ class Group:
                 self.asked_s = time.monotonic()
                 self.asking = True
                 result = self._client._quorum(
-                    group_rank=0, step=self.commits, checkpoint_metadata="", shrink_only=False,
-                    timeout=self._seconds, commit_failures=0, init_sync=False,
-                )  # fmt: skip
+                    group_rank=0,
+                    step=self.commits,
+                    checkpoint_metadata="",
+                    shrink_only=False,
+                    timeout=self._seconds,
+                    commit_failures=0,
+                    init_sync=False,
+                )
                 self.asking = False
                 time.sleep(self.step_s)
                 self._client.should_commit(0, self.commits, True, self._seconds)
@@ -194,9 +204,15 @@ class Gate:
     """`lightkeeper gate` as a process that can be killed and started again."""
 
     def __init__(
-        self, lighthouse: str, port: int, admin: int, *words: str, token: str | None = "secret",
-        host: str = "127.0.0.1", files: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        lighthouse: str,
+        port: int,
+        admin: int,
+        *words: str,
+        token: str | None = "secret",
+        host: str = "127.0.0.1",
+        files: int | None = None,
+    ) -> None:
         """`files`: how many it may have open."""
         self._limits = [] if files is None else ["prlimit", f"--nofile={files}:{files}"]
         self._token = {"LIGHTKEEPER_TOKEN": token or ""}  # empty: none, and none is made

@@ -40,9 +40,14 @@ def identity(
     incarnation: str = "one",
 ) -> Identity:
     return Identity(
-        job="job", group=GroupName(group), group_rank=group_rank, world_size=world_size,
-        host=Host(host), pid=4242, incarnation=incarnation,
-    )  # fmt: skip
+        job="job",
+        group=GroupName(group),
+        group_rank=group_rank,
+        world_size=world_size,
+        host=Host(host),
+        pid=4242,
+        incarnation=incarnation,
+    )
 
 
 Page = tuple[int, str, bytes]

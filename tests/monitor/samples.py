@@ -99,14 +99,20 @@ def incident(name: str = "inc-1", first_seen_s: float = 100.0, state: State = St
 
 
 EVICTION = Eviction(
-    incident_id=IncidentId("inc-1"), group=GroupName("rg_1"), replica_id=ReplicaId("rg_1:uuid1"),
-    asked_s=103.0, rungs=(RungOutcome(Rung.LIGHTHOUSE_KILL, 103.1, 103.5, "answered 500"),),
-    gone_s=103.6, ended_s=103.6, state=EvictionState.CONFIRMED, reason="hung",
+    incident_id=IncidentId("inc-1"),
+    group=GroupName("rg_1"),
+    replica_id=ReplicaId("rg_1:uuid1"),
+    asked_s=103.0,
+    rungs=(RungOutcome(Rung.LIGHTHOUSE_KILL, 103.1, 103.5, "answered 500"),),
+    gone_s=103.6,
+    ended_s=103.6,
+    state=EvictionState.CONFIRMED,
+    reason="hung",
     quarantine=(Host("node1"),),
     accused=(Accused(RankName("rg_1.0"), "one", "http://h:1", Host("node1"), {"pod": "p"}),),
     asks=(Ask(Rung.LIGHTHOUSE_KILL, "", 103.1, "answered 500", waits=False),),
     outcome="every accused process is gone",
-)  # fmt: skip
+)
 ENTRY = QuarantineEntry(Host("node1"), "hung", "lightkeeper", 103.0, 9999.0, IncidentId("inc-1"))
 GROUP_ENTRY = QuarantineEntry("rg_2", "bad data", "ann", 104.0, None, None, Scope.GROUP)
 EVENT = QuarantineEvent(

@@ -48,10 +48,16 @@ _PHASES = {
 
 
 def crowd(
-    groups: int, world_size: int, sick: Mapping[str, RankHealth] | None = None, *, tick: int = 100,
-    rest: RankHealth = RankHealth.HEALTHY, names: Iterable[str] | None = None,
-    hosts_a_group: int = 1, **more,
-) -> View:  # fmt: skip
+    groups: int,
+    world_size: int,
+    sick: Mapping[str, RankHealth] | None = None,
+    *,
+    tick: int = 100,
+    rest: RankHealth = RankHealth.HEALTHY,
+    names: Iterable[str] | None = None,
+    hosts_a_group: int = 1,
+    **more,
+) -> View:
     """Groups of ranks, each as healthy as it is told here; nobody judged them.
 
     Args:

@@ -65,11 +65,28 @@ TRANSFERS = (
 FORMING = wire.Forming("new_group", 3, 12.25, (0, 1), "10.0.0.1:29500", "app/train.py:9")
 TIMEOUTS = {"collective": 600.0, "quorum": 60.0, "commit": 60.0}
 ENTRY = wire.RingEntry(
-    group="intra", seq=8, op="all_gather", sizes_in=((4, 4),), sizes_out=((8, 4),),
-    dtype="float32", reduce_op="SUM", root=0, step=7, attempt=9, nth=2, site="train.py:12",
-    enter_age_s=1.25, exit_age_s=0.5, error="RuntimeError", is_async=True, id=13,
-    torch_ids=(21, 22), quorum=2, thread=77, tag=0,
-)  # fmt: skip
+    group="intra",
+    seq=8,
+    op="all_gather",
+    sizes_in=((4, 4),),
+    sizes_out=((8, 4),),
+    dtype="float32",
+    reduce_op="SUM",
+    root=0,
+    step=7,
+    attempt=9,
+    nth=2,
+    site="train.py:12",
+    enter_age_s=1.25,
+    exit_age_s=0.5,
+    error="RuntimeError",
+    is_async=True,
+    id=13,
+    torch_ids=(21, 22),
+    quorum=2,
+    thread=77,
+    tag=0,
+)
 CONNECTIONS = (
     wire.Connection(
         "10.0.0.7:4711", "10.0.0.8:29500", wire.Trouble.UNACKNOWLEDGED, 6.25, "across", 192, 4,

@@ -433,10 +433,19 @@ class Recorder:
                 frame = None
             facts = self._facts
             ticket, seq = self.page.enter(
-                counted, self._texts.get(at.name) or self._text(at.name), shapes[1], reduce_op,
-                root, facts.step, facts.attempt, self.site(frame), is_async, self.inside.thread,
-                tag, shapes[0],
-            )  # fmt: skip
+                counted,
+                self._texts.get(at.name) or self._text(at.name),
+                shapes[1],
+                reduce_op,
+                root,
+                facts.step,
+                facts.attempt,
+                self.site(frame),
+                is_async,
+                self.inside.thread,
+                tag,
+                shapes[0],
+            )
         except Exception as exc:  # noqa: BLE001  nothing may reach training
             self.disable(exc)
             return None

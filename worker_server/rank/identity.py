@@ -145,10 +145,15 @@ def identity_from(
     rank, size = _place(environ)
     group = group_named_by(environ)
     return wire.Identity(
-        job=_job(environ, grouped=group is not None), group=wire.GroupName(group or wire.UNNAMED),
-        group_rank=rank, world_size=size, host=wire.Host(node_of(environ, hostname)), pid=pid,
-        incarnation=incarnation, place=place_from(environ, hostname, read),
-    )  # fmt: skip
+        job=_job(environ, grouped=group is not None),
+        group=wire.GroupName(group or wire.UNNAMED),
+        group_rank=rank,
+        world_size=size,
+        host=wire.Host(node_of(environ, hostname)),
+        pid=pid,
+        incarnation=incarnation,
+        place=place_from(environ, hostname, read),
+    )
 
 
 def claim_from(environ: Mapping[str, str], secret: str) -> wire.Claim:

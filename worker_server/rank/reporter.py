@@ -426,9 +426,14 @@ class Reporter(ReportSource):
             return none_is_spoilt(loss, grad_norm)
 
     def fingerprint(
-        self, parameters: Any, step: int, *, every: int | None = None, shard: int | None = None,
+        self,
+        parameters: Any,
+        step: int,
+        *,
+        every: int | None = None,
+        shard: int | None = None,
         replicas_equal: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """After a commit: publish a hash of the weights, so that unequal replicas are found.
 
         Call it with every committed step; it acts on every Nth (`every`, else

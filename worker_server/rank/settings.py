@@ -112,13 +112,20 @@ class Settings:
                 "LIGHTKEEPER_OPEN_READS=1"
             )
         return cls(
-            bind=environ.get("LIGHTKEEPER_BIND") or LOOPBACK, port=base and base + group_rank,
+            bind=environ.get("LIGHTKEEPER_BIND") or LOOPBACK,
+            port=base and base + group_rank,
             linger_s=read_setting(environ, "LIGHTKEEPER_LINGER_S", _Seconds, 120.0),
-            monitors=monitors, unnamed="LIGHTKEEPER_MONITOR" not in environ, token=token,
-            no_token=no_token, host_port=read_setting(environ, "LIGHTKEEPER_HOST_PORT", _Port),
-            open_reads=open_reads, closed_reads=closed_reads, tls_cert=cert, tls_key=key,
+            monitors=monitors,
+            unnamed="LIGHTKEEPER_MONITOR" not in environ,
+            token=token,
+            no_token=no_token,
+            host_port=read_setting(environ, "LIGHTKEEPER_HOST_PORT", _Port),
+            open_reads=open_reads,
+            closed_reads=closed_reads,
+            tls_cert=cert,
+            tls_key=key,
             machine=read_setting(environ, "LIGHTKEEPER_MACHINE", _Flag, "1") == "1",
-        )  # fmt: skip
+        )
 
 
 def monitors_in(environ: Mapping[str, str]) -> str:

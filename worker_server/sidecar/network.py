@@ -147,11 +147,21 @@ def _row(data: memoryview, wanted: Container[int]) -> TcpSocket | None:
         return None
     cells = _INFO.unpack_from(info)
     return TcpSocket(
-        inode=inode, local=_end(family, src, sport), peer=_end(family, dst, dport), state=state,
-        retries=retries, queued=queued, sent_s=cells[17] / 1e3, again_s=cells[8] / 1e6,
-        received_s=cells[19] / 1e3, heard_s=cells[20] / 1e3, rtt_s=cells[23] / 1e6, rate=cells[42],
-        acknowledged=cells[34], busy_s=cells[43] / 1e6,
-    )  # fmt: skip
+        inode=inode,
+        local=_end(family, src, sport),
+        peer=_end(family, dst, dport),
+        state=state,
+        retries=retries,
+        queued=queued,
+        sent_s=cells[17] / 1e3,
+        again_s=cells[8] / 1e6,
+        received_s=cells[19] / 1e3,
+        heard_s=cells[20] / 1e3,
+        rtt_s=cells[23] / 1e6,
+        rate=cells[42],
+        acknowledged=cells[34],
+        busy_s=cells[43] / 1e6,
+    )
 
 
 def own_addresses() -> tuple[str, ...]:

@@ -74,14 +74,24 @@ class Bench:
                 period_s=0.2,
             )  # fmt: skip
         parties = Parties(
-            clock=self.clock, fetcher=self.fetcher, registry=self.registry,
-            quarantine=self.quarantine, lighthouse=Lighthouse(self.lighthouse.url, self.fetcher),
-            gate=self.keeper, schedulers=self.schedulers, timeouts=self.timeouts,
-        )  # fmt: skip
+            clock=self.clock,
+            fetcher=self.fetcher,
+            registry=self.registry,
+            quarantine=self.quarantine,
+            lighthouse=Lighthouse(self.lighthouse.url, self.fetcher),
+            gate=self.keeper,
+            schedulers=self.schedulers,
+            timeouts=self.timeouts,
+        )
         self.evictors = Evictors(
-            parties, handle=handle, record=self.recorded.append, permit=self.permit,
-            durable=self.durable, paused=lambda: self.pause, sinks=self.sinks,
-        )  # fmt: skip
+            parties,
+            handle=handle,
+            record=self.recorded.append,
+            permit=self.permit,
+            durable=self.durable,
+            paused=lambda: self.pause,
+            sinks=self.sinks,
+        )
         if self.keeper is not None:
             self.keeper.start(self.evictors.log.progress)
 

@@ -88,9 +88,14 @@ class Scene:
     """A Lighthouse, a group of real ranks in its quorum beside a survivor, and the evictors."""
 
     def __init__(
-        self, stack: ExitStack, tmp: Path, fetcher: Fetcher, bind: str = "127.0.0.1", *,
+        self,
+        stack: ExitStack,
+        tmp: Path,
+        fetcher: Fetcher,
+        bind: str = "127.0.0.1",
+        *,
         gated: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.stack, self.folder, self.fetcher = stack, tmp, fetcher
         fetcher.tokens = Tokens(TOKEN)
         self.library = FOUND[max(FOUND, key=lambda name: name == "0.2.0")]

@@ -17,11 +17,20 @@ class FleetState:
     """G groups of W ranks under one Lighthouse, and the clock."""
 
     def __init__(
-        self, groups: int | Sequence[str] = 3, world_size: int = 1, script: Sequence[At] = (), *,
-        noise: float = 0.0, seed: int = 0, tick_s: float = 1.0, relaunch: bool = True,
-        pace: float = 1.0, source: str | None = SOURCE_REPORTER, across: bool = False,
+        self,
+        groups: int | Sequence[str] = 3,
+        world_size: int = 1,
+        script: Sequence[At] = (),
+        *,
+        noise: float = 0.0,
+        seed: int = 0,
+        tick_s: float = 1.0,
+        relaunch: bool = True,
+        pace: float = 1.0,
+        source: str | None = SOURCE_REPORTER,
+        across: bool = False,
         vote_every: int = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         names = [f"rg_{n}" for n in range(groups)] if isinstance(groups, int) else list(groups)
         self.now_s = START_S
         self.tick = 0

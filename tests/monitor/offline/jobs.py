@@ -17,9 +17,17 @@ from numpy.typing import NDArray
 from lightkeeper.monitor.offline.timings import TimingTable, build_table
 
 OPS = (
-    "backward-compute", "backward-recv", "backward-send", "forward-compute", "forward-recv",
-    "forward-send", "gc", "grads-reduce-scatter", "optimizer", "params-all-gather",
-)  # fmt: skip
+    "backward-compute",
+    "backward-recv",
+    "backward-send",
+    "forward-compute",
+    "forward-recv",
+    "forward-send",
+    "gc",
+    "grads-reduce-scatter",
+    "optimizer",
+    "params-all-gather",
+)
 _OP = {name: code for code, name in enumerate(OPS)}
 
 

@@ -197,12 +197,18 @@ class PageReader:
 
     def report(self, process: wire.Process, now_ns: int) -> wire.StateReport:
         return wire.StateReport(
-            identity=self.identity, process=process, step=self.step_state(now_ns),
-            heads=self.heads(now_ns), unhooked=self.unhooked, transfers=self.transfers(now_ns),
-            forming=self.forming(now_ns), timeouts=self.timeouts, lighthouse=self.lighthouse,
+            identity=self.identity,
+            process=process,
+            step=self.step_state(now_ns),
+            heads=self.heads(now_ns),
+            unhooked=self.unhooked,
+            transfers=self.transfers(now_ns),
+            forming=self.forming(now_ns),
+            timeouts=self.timeouts,
+            lighthouse=self.lighthouse,
             kernels=not wire.ON_CPU.issuperset(self.backends),
             trackers=_trackers((self.note(layout.NOTE_TRACKERS, now_ns) or ("{}", 0.0))[0]),
-        )  # fmt: skip
+        )
 
     # -- step -----------------------------------------------------------------------------
 
@@ -497,15 +503,27 @@ class PageReader:
         text = bytes(shapes).split(b"\0", 1)[0].decode(errors="replace")
         sizes_in, sizes_out = layout.decode_shapes(text)
         return wire.RingEntry(
-            group=self._group(group)[0], seq=max(0, seq), op=self._string(op), sizes_in=sizes_in,
-            sizes_out=sizes_out, dtype=self._string(dtype) or None,
-            reduce_op=self._string(reduce_op) or None, root=_or_none(root), step=_or_none(step),
-            attempt=_or_none(attempt), nth=max(0, nth), site=self._string(site) or None,
+            group=self._group(group)[0],
+            seq=max(0, seq),
+            op=self._string(op),
+            sizes_in=sizes_in,
+            sizes_out=sizes_out,
+            dtype=self._string(dtype) or None,
+            reduce_op=self._string(reduce_op) or None,
+            root=_or_none(root),
+            step=_or_none(step),
+            attempt=_or_none(attempt),
+            nth=max(0, nth),
+            site=self._string(site) or None,
             enter_age_s=max(0, now_ns - entered) * NS,
             exit_age_s=max(0, now_ns - left) * NS if left else None,
-            error=self._string(error) or None, is_async=bool(flags & 1), id=number,
-            quorum=quorum - 1 if quorum > 0 else None, thread=thread or None, tag=_or_none(tag),
-        )  # fmt: skip
+            error=self._string(error) or None,
+            is_async=bool(flags & 1),
+            id=number,
+            quorum=quorum - 1 if quorum > 0 else None,
+            thread=thread or None,
+            tag=_or_none(tag),
+        )
 
 
 def _open(path: Path) -> mmap.mmap:

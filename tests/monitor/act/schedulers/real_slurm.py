@@ -45,9 +45,14 @@ class Cluster:
     def ask(self, *argv: str, timeout_s: float = 20.0) -> str:
         """What a command of Slurm's says."""
         done = subprocess.run(
-            argv, check=False, env=self.environ, capture_output=True, text=True, timeout=timeout_s,
+            argv,
+            check=False,
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
             cwd="/tmp",
-        )  # fmt: skip
+        )
         assert done.returncode == 0, f"{argv}: {done.stdout} {done.stderr}"
         return done.stdout
 
