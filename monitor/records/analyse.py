@@ -94,15 +94,19 @@ def _cycle(graph: Graph, pasts: RankPasts, nodes: tuple[int, ...]) -> Finding:
         culprits.update(_out_of_habit(graph, pasts, sides))
         kind = Fault.POINT_TO_POINT if culprits else kind
     return at_scene(
-        graph, kind,
+        graph,
+        kind,
         _crossed(graph, kind, sides, sorted(culprits)) if collectives else _circle(graph, sides),
-        tuple(dict.fromkeys(side.stuck for side in sides)), culprits=sorted(culprits),
-        sides=sorted(side.ranks for side in sides), victims=victims_of(graph, nodes, culprits),
+        tuple(dict.fromkeys(side.stuck for side in sides)),
+        culprits=sorted(culprits),
+        sides=sorted(side.ranks for side in sides),
+        victims=victims_of(graph, nodes, culprits),
         evidence={
             wording.collective(index, side.stuck): wording.ranks_listed(index.job, side.ranks)
-            + wording.spot(index, side.stuck.row) for side in sides[:8]
+            + wording.spot(index, side.stuck.row)
+            for side in sides[:8]
         },
-    )  # fmt: skip
+    )
 
 
 def _circle(graph: Graph, sides: Sequence[_Side]) -> str:
@@ -743,10 +747,14 @@ def _waits(graph: Graph) -> Iterable[RecordedWait]:
             continue
         row, stuck = places[0][0], stuck_at[places[0][1]]
         yield RecordedWait(
-            rank=rank, waits_for=stuck.holding, group=stuck.group,
-            sequence=int(columns["seq"][row]), op=index.op(row), row=row,
+            rank=rank,
+            waits_for=stuck.holding,
+            group=stuck.group,
+            sequence=int(columns["seq"][row]),
+            op=index.op(row),
+            row=row,
             since_ns=int(columns["created_ns"][row]),
-        )  # fmt: skip
+        )
 
 
 def _notes(graph: Graph, *, skewed: bool, accused: bool) -> Iterable[str]:

@@ -229,10 +229,17 @@ def index_calls(job: Job) -> Calls:
     place = {int(group[a]): (int(a), int(b)) for a, b in pairwise(edges)}
     first = rows[starts]
     return Calls(
-        group=group, sequence=sequence[starts], rank=rank[starts], given=given, row=first,
-        site=columns["site"][first], place=place, signatures=tuple(signatures), by_row=by_row,
+        group=group,
+        sequence=sequence[starts],
+        rank=rank[starts],
+        given=given,
+        row=first,
+        site=columns["site"][first],
+        place=place,
+        signatures=tuple(signatures),
+        by_row=by_row,
         in_past=in_past,
-    )  # fmt: skip
+    )
 
 
 _WITNESSES: Final = 8
@@ -401,10 +408,15 @@ def _judge(index: Index, calls: Calls, pasts: RankPasts, here: slice) -> Diverge
     elif decided:
         kind = _slip(calls, group, sequence, ranks_of[0], culprits)
     return Divergence(
-        kind=kind, group=group, sequence=sequence, sides=tuple(ranks_of),
-        rows=tuple(side[0][1] for side in sides), said=tuple(str(signature) for signature in shown),
-        culprits=tuple(culprits), live=bool(index.live[calls.row[here]].any()),
-    )  # fmt: skip
+        kind=kind,
+        group=group,
+        sequence=sequence,
+        sides=tuple(ranks_of),
+        rows=tuple(side[0][1] for side in sides),
+        said=tuple(str(signature) for signature in shown),
+        culprits=tuple(culprits),
+        live=bool(index.live[calls.row[here]].any()),
+    )
 
 
 def _right_first(sides: Iterable[_Side], size: int, pasts: RankPasts) -> tuple[list[_Side], bool]:
@@ -493,12 +505,15 @@ def mismatch_finding(graph: Graph, calls: Calls, divergence: Divergence) -> Find
     return Finding(
         kind=divergence.kind,
         reason=f"{listed(said)}, in {what}: {_end(divergence)}{_parted(index, calls, divergence)}",
-        culprits=divergence.culprits, between=() if divergence.culprits else tuple(sorted(sides)),
+        culprits=divergence.culprits,
+        between=() if divergence.culprits else tuple(sorted(sides)),
         victims=tuple(sorted(waiting - set(divergence.culprits))) if divergence.culprits else (),
-        group=divergence.group, sequence=divergence.sequence, op=op,
+        group=divergence.group,
+        sequence=divergence.sequence,
+        op=op,
         evidence={wording.ranks_listed(job, side): text for side, text in given},
         live=divergence.live,
-    )  # fmt: skip
+    )
 
 
 def _end(divergence: Divergence) -> str:
@@ -713,10 +728,15 @@ def _whole(graph: Graph, calls: Calls, stuck: StuckCollective) -> Divergence | N
     if not sides:
         return None
     return Divergence(
-        kind=Fault.MISMATCH, group=stuck.group, sequence=stuck.sequence,
-        sides=tuple((rank,) for rank in sides), rows=tuple(rows[rank] for rank in sides),
-        said=tuple(map(str, sides.values())), culprits=(), live=True,
-    )  # fmt: skip
+        kind=Fault.MISMATCH,
+        group=stuck.group,
+        sequence=stuck.sequence,
+        sides=tuple((rank,) for rank in sides),
+        rows=tuple(rows[rank] for rank in sides),
+        said=tuple(map(str, sides.values())),
+        culprits=(),
+        live=True,
+    )
 
 
 _VOTERS = 3

@@ -603,10 +603,16 @@ def _read(data: Mapping[str, Any]) -> Dump:
         close_finished_batches(columns, payloads, seen, status)
     first = columns["record"][:1]
     return Dump(
-        backend=backend, only_active=active,
-        dropped=0 if active or not len(first) else max(0, int(first[0])), groups=seen,
-        status=status, payloads=payloads, sites=sites, columns=columns, shared_count=shared_count,
-    )  # fmt: skip
+        backend=backend,
+        only_active=active,
+        dropped=0 if active or not len(first) else max(0, int(first[0])),
+        groups=seen,
+        status=status,
+        payloads=payloads,
+        sites=sites,
+        columns=columns,
+        shared_count=shared_count,
+    )
 
 
 def _backend(data: Mapping[str, Any], writers: Collection[str]) -> Backend:
@@ -817,10 +823,13 @@ def assemble(
     return Job(
         expected=expected,
         ranks={r.rank: _info(r, index) for r, index in zip(ordered, places, strict=True)},
-        groups=groups, payloads=payloads, sites=sites, columns=columns,
+        groups=groups,
+        payloads=payloads,
+        sites=sites,
+        columns=columns,
         problems=tuple(sorted(complaints, key=lambda problem: (problem.path, problem.reason))),
         gaps=tuple(sorted(set(gaps) - ranks)),
-    )  # fmt: skip
+    )
 
 
 def _in_the_job(record: Record) -> Record:

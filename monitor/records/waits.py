@@ -326,12 +326,15 @@ def build_index(job: Job) -> Index:
     heads = grouped(zip(rank, rows_of_heads, strict=True))
     front = {rank: _fronts_of(job, rows) for rank, rows in heads.items()}
     return Index(
-        job=job, live=unfinished, groups=_standings(job, heads_at, front),
+        job=job,
+        live=unfinished,
+        groups=_standings(job, heads_at, front),
         heads={rank: tuple(rows) for rank, rows in sorted(heads.items())},
         collective_heads=heads_at,
         head_rows=grouped(zip(zip(rank, group, seq, strict=True), rows_of_heads, strict=True)),
-        front=front, retired=retired,
-    )  # fmt: skip
+        front=front,
+        retired=retired,
+    )
 
 
 def _standings(
@@ -707,10 +710,17 @@ def build_graph(index: Index) -> Graph:
     collectives = grouped((s.group, at) for at, s in enumerate(stuck) if s.transfer is None)
     fronts = {len(ranks) + 2 * at for places in collectives.values() for at in places}
     return Graph(
-        index=index, stuck=stuck, edges=tuple(pointing), ranks=ranks, roots=_sorted(roots),
-        knots=_sorted(_knots(pointing, len(ranks), fronts, set().union(*roots))), unbegun=late,
-        back=back, collectives=collectives, lost=behind,
-    )  # fmt: skip
+        index=index,
+        stuck=stuck,
+        edges=tuple(pointing),
+        ranks=ranks,
+        roots=_sorted(roots),
+        knots=_sorted(_knots(pointing, len(ranks), fronts, set().union(*roots))),
+        unbegun=late,
+        back=back,
+        collectives=collectives,
+        lost=behind,
+    )
 
 
 def _edges(
@@ -838,11 +848,16 @@ def _collective(index: Index, group: int, sequence: int, rows: list[int]) -> Stu
     # ranks without a record that may be members, if members are only inferred
     unseen = job.silent if team.inferred or not team.members else ()
     return StuckCollective(
-        group=group, sequence=sequence, row=min(rows), front=front, later=later,
-        absent=_of(at.members[at.read & ~enqueued & ~left]), held=_of(at.members[behind]),
+        group=group,
+        sequence=sequence,
+        row=min(rows),
+        front=front,
+        later=later,
+        absent=_of(at.members[at.read & ~enqueued & ~left]),
+        held=_of(at.members[behind]),
         silent=tuple(sorted({*_of(at.members[~at.read]), *unseen})),
         done=_of(at.members[enqueued & (at.head > sequence)]),
-    )  # fmt: skip
+    )
 
 
 def _of(ranks: Ints) -> tuple[int, ...]:
@@ -862,11 +877,17 @@ def _transfer(index: Index, stream: Transfers, rows: list[int]) -> StuckCollecti
     read = {rank for rank in other if rank in index.job.ranks}
     first = rows[0]
     return StuckCollective(
-        group=stream.group, sequence=int(columns["seq"][first]), row=min(rows), front=front,
-        later=later, absent=tuple(sorted(read)),
-        held=tuple(rank for rank in later if len(inside) == 2), silent=tuple(sorted(other - read)),
-        done=(), transfer=stream,
-    )  # fmt: skip
+        group=stream.group,
+        sequence=int(columns["seq"][first]),
+        row=min(rows),
+        front=front,
+        later=later,
+        absent=tuple(sorted(read)),
+        held=tuple(rank for rank in later if len(inside) == 2),
+        silent=tuple(sorted(other - read)),
+        done=(),
+        transfer=stream,
+    )
 
 
 def closed(edges: Sequence[Sequence[int]]) -> list[frozenset[int]]:

@@ -92,9 +92,15 @@ def start_sidecar(files: run_dir.RankFiles) -> subprocess.Popen[bytes]:
     try:
         with files.log.open("ab") as log:  # for errors before it can log by itself
             launcher = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
-                cwd=files.page.parent, env=environ, process_group=0, pass_fds=(pidfd,),
-            )  # fmt: skip
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                cwd=files.page.parent,
+                env=environ,
+                process_group=0,
+                pass_fds=(pidfd,),
+            )
         with contextlib.suppress(subprocess.TimeoutExpired):
             launcher.wait(_SHELL_S if words[0] == _SHELL else 0)
         return launcher
@@ -446,9 +452,12 @@ class Beat(threading.Thread):
     """Stamps the page, which any running interpreter can do."""
 
     def __init__(
-        self, stamp: Callable[[], None], sidecar: SidecarProcess,
-        chores: list[Callable[[], None]], obey: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self,
+        stamp: Callable[[], None],
+        sidecar: SidecarProcess,
+        chores: list[Callable[[], None]],
+        obey: Callable[[], None],
+    ) -> None:
         """`obey` carries out what the monitor orders; it is called more often than the chores."""
         super().__init__(name="lightkeeper-beat", daemon=True)
         self._stamp = stamp

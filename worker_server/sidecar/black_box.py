@@ -57,9 +57,15 @@ class BlackBox:
     """Answers for one rank, alive or dead."""
 
     def __init__(
-        self, page: PageReader, process: PidfdProcess, torch: ControlPlane, stacks: Stacks,
-        files: run_dir.RankFiles, *, machine: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        page: PageReader,
+        process: PidfdProcess,
+        torch: ControlPlane,
+        stacks: Stacks,
+        files: run_dir.RankFiles,
+        *,
+        machine: bool = True,
+    ) -> None:
         """`machine`: whether the host's witnesses are heard."""
         self.follower = StepFollower(page)
         self.page = page
@@ -111,11 +117,14 @@ class BlackBox:
         heads = report.heads + self._recorded(process, now_ns)
         mark = RankProgress(report.step, heads, report.transfers).mark
         return structs.replace(
-            report, heads=heads, addresses=self.network.addresses,
+            report,
+            heads=heads,
+            addresses=self.network.addresses,
             witness=self._standstill.witness(mark, now_ns * 1e-9),
-            connections=self._odd(now_ns * 1e-9), machine=self._machine(now_ns * 1e-9),
+            connections=self._odd(now_ns * 1e-9),
+            machine=self._machine(now_ns * 1e-9),
             ending=None if process.alive else self._remains.ending(process),
-        )  # fmt: skip
+        )
 
     def parting(self) -> wire.StateReport:
         """The state of a rank that is ending, as if it were dead by now."""
@@ -183,12 +192,18 @@ class BlackBox:
             )
         merged = merge.unfinished(whole) if only_active else whole
         return wire.FlightRecord(
-            identity=self.identity, alive=alive, members=self.page.members(),
-            ring=merged.ring, dropped=dropped,
-            torch=merged.torch, torch_age_s=main.age_s, torch_error=main.error,
+            identity=self.identity,
+            alive=alive,
+            members=self.page.members(),
+            ring=merged.ring,
+            dropped=dropped,
+            torch=merged.torch,
+            torch_age_s=main.age_s,
+            torch_error=main.error,
             torch_last_age_s=merge.last_age_s(merged, now_ns, clock),
-            torch_only=merged.torch_only, recorders=dict(sorted(others.items())),
-        )  # fmt: skip
+            torch_only=merged.torch_only,
+            recorders=dict(sorted(others.items())),
+        )
 
     def _opened(self) -> dict[str, Any]:
         """What the rank's sockets are for, by inode, or by the port of a server."""

@@ -295,10 +295,13 @@ class PidfdProcess:
                 self._status = wait_status(self._fd, self.pid, self.start_ticks)
             code, signum = decode_status(self._status)
             return wire.Process(
-                alive=False, state="Z" if zombie else None,
-                dead_age_s=self.clock() - (self._died_s or 0.0), exit_code=code,
-                exit_signal=signum, handles_sigterm=self._handles_sigterm,
-            )  # fmt: skip
+                alive=False,
+                state="Z" if zombie else None,
+                dead_age_s=self.clock() - (self._died_s or 0.0),
+                exit_code=code,
+                exit_signal=signum,
+                handles_sigterm=self._handles_sigterm,
+            )
         status = _status(self.pid)
         # an interpreter that exits has taken its handlers back; lightkeeper's of process 1 goes too
         if not self._handles_sigterm or self.pid == 1:
@@ -306,12 +309,15 @@ class PidfdProcess:
         rss = status.get("VmRSS", "").split()
         threads = status.get("Threads", "")
         return wire.Process(
-            alive=True, state=status.get("State", "")[:1] or None,
+            alive=True,
+            state=status.get("State", "")[:1] or None,
             threads=int(threads) if threads.isdecimal() else None,
             rss_bytes=int(rss[0]) * 1024 if rss else None,
-            interpreter_age_s=interpreter_age_s, tracer=_tracer(status),
-            handles_sigterm=self._handles_sigterm, **self.activity.rates(),
-        )  # fmt: skip
+            interpreter_age_s=interpreter_age_s,
+            tracer=_tracer(status),
+            handles_sigterm=self._handles_sigterm,
+            **self.activity.rates(),
+        )
 
     def runs_another_program(self) -> bool:
         """True if it has executed another program since the rank attached."""

@@ -110,12 +110,16 @@ class EndpointFile:
         who = self._box.identity
         self._files.write_endpoint(
             {
-                "rank": who.rank, "url": self._url, "pid": who.pid,
-                "incarnation": who.incarnation, "sidecar_pid": os.getpid(),
+                "rank": who.rank,
+                "url": self._url,
+                "pid": who.pid,
+                "incarnation": who.incarnation,
+                "sidecar_pid": os.getpid(),
                 "sidecar_ticks": run_dir.start_ticks(os.getpid()),
-                "pid_namespace": run_dir.pid_namespace(), **self._words,
+                "pid_namespace": run_dir.pid_namespace(),
+                **self._words,
             }
-        )  # fmt: skip
+        )
         _log.info("rank %s (pid %d) at %s", who.rank, who.pid, self._url)
 
     def know_as(self, name: str) -> None:
@@ -153,9 +157,14 @@ class Registrar(threading.Thread):
     """Keeps the lease of one rank with one monitor."""
 
     def __init__(
-        self, monitor: str, endpoint: EndpointFile, token: str | None, *,
-        unfit: Callable[[], str | None] = lambda: None, hint: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        monitor: str,
+        endpoint: EndpointFile,
+        token: str | None,
+        *,
+        unfit: Callable[[], str | None] = lambda: None,
+        hint: str = "",
+    ) -> None:
         """`unfit`: why the monitor must not be asked now; `hint`: what to do if it is silent."""
         super().__init__(name="registrar", daemon=True)
         self._url = monitor.rstrip("/")
