@@ -1061,9 +1061,7 @@ def _trimmed(kind: Any, data: Any) -> Any:
     """`data` without nulls for this type's keys; a row is cut to this type's length."""
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Annotated, Union, UnionType):
-        most = getattr(args[-1], "max_length", None)
-        too_long = most is not None and isinstance(data, list | Mapping) and len(data) > most
-        return data if too_long else _trimmed(args[0], data)
+        return data if _too_long(data, args[-1]) else _trimmed(args[0], data)
     if isinstance(data, Mapping):
         if isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, Struct)):
             return {
@@ -1078,6 +1076,11 @@ def _trimmed(kind: Any, data: Any) -> Any:
             return [_trimmed(args[0], item) for item in data]
         return data[: len(args or getattr(kind, "_fields", data))]
     return data
+
+
+def _too_long(data: Any, bounds: object) -> bool:
+    most = getattr(bounds, "max_length", None)
+    return most is not None and isinstance(data, list | Mapping) and len(data) > most
 
 
 @cache
