@@ -64,7 +64,7 @@ class _Marked(Struct, gc=False):
     def take(self, now_s: float, step: StepState) -> Tempo | None:
         """Take one tick; None: it has not moved within the window."""
         marks, moved = self.marks, False
-        if step.made and (not marks or marks[-1].steps != step.steps):  # the first may heal
+        if step.made > 1 and (not marks or marks[-1].steps != step.steps):  # before, it starts
             moved, mark = True, _mark(now_s, step)
             if self.tempo is not None and _stood(self.tempo.step_s, marks[-1], mark):
                 marks.clear()

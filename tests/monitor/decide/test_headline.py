@@ -362,11 +362,8 @@ def test_the_headline_says_who_where_and_how_many_wait(fault, said: str) -> None
 
 
 def test_of_a_group_that_the_others_train_without_by_now_it_says_that_nobody_waits() -> None:
-    script = [
-        at(20, stands("rg_1.0", "fetch", 14)),
-        at(20, stop("rg_2.0")),
-        at(40, shut_out("rg_1")),
-    ]
+    hangs, out = at(20, stands("rg_1.0", "fetch", 14)), at(40, shut_out("rg_1"))
+    script = [hangs, at(20, stop("rg_2.0")), out]
     sim = Simulated(SimFleet(3, 1, script, source="torchft", across=True))
     headlines = [str(headline_of(sim.tick())) for _ in range(50)]
     assert "(train.py:14): 1 rank waits. Nobody is evicted: the last eviction is" in headlines[35]

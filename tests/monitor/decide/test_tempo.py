@@ -32,7 +32,7 @@ def test_the_tempo_is_the_mean_over_the_window() -> None:
 
 
 def test_a_rank_that_stands_has_no_tempo_after_the_window() -> None:
-    tempos = steps(TempoBook(), (0, 1), (1, 2), (2, 3), (10, 3), (18, 3))
+    tempos = steps(TempoBook(), (0, 2), (1, 3), (2, 4), (10, 4), (18, 4))
     assert [tempo is not None for tempo in tempos] == [False, True, True, True, False]
 
 
@@ -51,7 +51,7 @@ def test_a_rank_that_gets_slow_has_its_new_pace_after_two_steps() -> None:
 
 
 def test_the_first_step_of_a_process_which_may_heal_or_wait_shows_no_pace() -> None:
-    *_, first, second = steps(TempoBook(), (0, 0), (9, 1), (10, 3))
+    *_, first, second = steps(TempoBook(), (0, 1), (9, 2), (10, 4))
     assert first is None
     assert second is not None
     assert second.step_s == pytest.approx(0.5)

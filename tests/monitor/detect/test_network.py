@@ -507,10 +507,9 @@ def test_a_group_that_has_made_steps_before_its_manager_named_it_is_not_missing(
 
     def rename(seen: Snapshot) -> Snapshot:
         *others, last = seen.observations
-        report, launched = last.report, GroupName("launched")
-        who = replace(last.identity, launched_as=launched)
+        report, who = last.report, replace(last.identity, launched_as=GroupName("launched"))
         if seen.tick < 4:
-            who = replace(last.identity, group=launched)
+            who = replace(last.identity, group=who.launched_as)
             report = replace(report, step=replace(report.step, replica_id=None))
         named = replace(last, identity=who, outcome=replace(report, identity=who))
         return replace(seen, observations=(*others, named))
