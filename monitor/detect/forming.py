@@ -86,11 +86,7 @@ def _judge(history: History, group: GroupName, teams: list[Team]) -> Iterator[Ve
 
 
 def _differ(
-    history: History,
-    group: GroupName,
-    teams: list[Team],
-    apart: list[RankTrack],
-    stands_s: float,
+    history: History, group: GroupName, teams: list[Team], apart: list[RankTrack], stands_s: float
 ) -> Verdict:
     """Sides that do not mean the same group: the smaller one has left a call out, if one is."""
     gone_on = tuple(track.rank for track in apart)

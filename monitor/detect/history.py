@@ -31,11 +31,7 @@ from lightkeeper.monitor.model.names import (
     group_of_replica,
     may_be_of,
 )
-from lightkeeper.monitor.model.observation import (
-    LighthouseAway,
-    LighthouseView,
-    Unreachable,
-)
+from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView, Unreachable
 from lightkeeper.monitor.model.units import grouped
 from lightkeeper.monitor.records.ring import bounded, newest_collectives
 from lightkeeper.monitor.records.safe_pickle import FlightRecordError
