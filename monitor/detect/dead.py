@@ -167,9 +167,7 @@ def _interrupted(track: RankTrack) -> bool:
 
 
 def _is_ending(history: History, gone: Sequence[RankTrack]) -> bool:
-    """True if a person has just interrupted the only group: Ctrl-C reaches all its ranks, and those
-    that wait in C++ end later.
-    """
+    """True if Ctrl-C has just ended ranks of the only group: those that wait in C++ end later."""
     lately = history.now_s - min(track.death_s for track in gone) < history.config.job_end_s
     alone = lately and len(history.groups()) == 1 and any(map(_interrupted, gone))
     return alone and all(end_of(track) in _NOT_ITS_OWN for track in gone)
