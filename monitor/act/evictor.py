@@ -408,13 +408,15 @@ class EvictionLog:
         return (each for each in self.all() if each.taken_up and each.asked_s >= since_s)
 
     def progress(self) -> tuple[Eviction, ...]:
-        """The last hour's evictions that an evictor has or had, but not those to decide again."""
+        """The last hour's evictions that an evictor has or had, but not those to decide again. Of
+        those that another monitor left without an end, only how those by hand ended.
+        """
         acting = self._acting
         return tuple(
-            eviction
-            for eviction in self._lately_taken_up()
-            if (not acting or eviction.interrupted_s is None)
-            and eviction.state is not EvictionState.DECIDED
+            each
+            for each in self._lately_taken_up()
+            if (not acting or each.interrupted_s is None or (each.by_hand and not each.open))
+            and each.state is not EvictionState.DECIDED
         )
 
     def take_changes(self) -> tuple[Change, ...]:

@@ -662,11 +662,12 @@ class Pipeline:
         away until a person lets them in. Manual evictions have no other shield.
         """
         groups = self._history.groups()
+        accused = {each.incarnation for eviction in self._past for each in eviction.accused}
         return frozenset(
             eviction.group
             for eviction in self._past
             if all(
-                track.first_seen_s <= eviction.asked_s
+                (track.first_seen_s <= eviction.asked_s or track.identity.incarnation in accused)
                 and (track.died_s is not None or eviction.by_hand)
                 for track in groups.get(eviction.group, ())
             )

@@ -110,7 +110,7 @@ def dead(history: History, graph: WaitGraph) -> Iterable[Verdict]:
     follows = _followers(history, lost)
     explained = {*follows, *(group for verdict in early for group in verdict.groups)}
     for group, gone in lost.items():
-        if group in explained or _still_hangs(history, graph, gone):
+        if group in explained or _still_hangs(history, graph, gone) or _is_ending(history, gone):
             continue
         hang = _ended_hang(history, graph, group, gone)
         yield _as_told(history, hang or _verdict(history, graph, group, gone, follows))
@@ -164,6 +164,13 @@ def _interrupted(track: RankTrack) -> bool:
     """True if Ctrl-C ended it: a person's doing."""
     ctrl_c = _signal(track) == "SIGINT" or _exception(track) == "KeyboardInterrupt"
     return ctrl_c and end_of(track) is End.ASKED
+
+
+def _is_ending(history: History, gone: Sequence[RankTrack]) -> bool:
+    """True if Ctrl-C has just ended ranks of the only group: those that wait in C++ end later."""
+    lately = history.now_s - min(track.death_s for track in gone) < history.config.job_end_s
+    alone = lately and len(history.groups()) == 1 and any(map(_interrupted, gone))
+    return alone and all(end_of(track) in _NOT_ITS_OWN for track in gone)
 
 
 def _exception(track: RankTrack) -> str:

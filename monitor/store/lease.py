@@ -309,16 +309,15 @@ class Lease:
     def _renew(self, epoch: int) -> None:
         asked_s = self._clock()
         try:
-            renewed_it = self._table.renew(Fence(self._holder, epoch))
+            if self._table.renew(Fence(self._holder, epoch)):
+                self._held(epoch, asked_s)
+            else:
+                self._lost()
         except StoreError:
             row = self._table.read()
             if (row.holder, row.epoch) == (self._holder, epoch):
                 self._own_s = asked_s
             raise
-        if renewed_it:
-            self._held(epoch, asked_s)
-        else:
-            self._lost()
 
     def _look(self) -> None:
         row = self._table.read()

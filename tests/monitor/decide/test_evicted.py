@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.model.config import KeeperConfig
-from lightkeeper.monitor.model.eviction import Eviction
+from lightkeeper.monitor.model.eviction import Accused, Eviction
 from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.names import GroupName, IncidentId
 from lightkeeper.monitor.model.observation import LighthouseAway, Snapshot
@@ -127,6 +128,18 @@ def test_a_group_that_a_person_put_out_is_not_accused_of_its_death() -> None:
     assert {incident.kind for incident in seen.values()} == {Kind.BY_HAND}
     again = SimFleet(3, 1, [at(21, crash("rg_1.0"))], relaunch=False)
     assert {incident.kind for incident in Drive(again).run(60).seen.values()} == {Kind.DEAD}
+
+
+def test_nor_by_a_monitor_that_begins_after_that() -> None:
+    fleet = SimFleet(3, 1, [at(21, crash("rg_1.0"))], relaunch=False)
+    Drive(fleet, alter=put_out_by_hand).run(22)
+    who = fleet.rank("rg_1.0").identity
+    put_out = Eviction(
+        IncidentId("by_hand-1"), GroupName("rg_1"), None, fleet.now_s - 2, author="ann",
+        accused=(Accused(who.rank, who.incarnation),),
+    )  # fmt: skip
+    after = Pipeline(KeeperConfig(), evictions=(put_out,))
+    assert not Drive(fleet, pipeline=after).run(40).fired
 
 
 @pytest.mark.integration  # no processes, but 1 s of CPU

@@ -168,11 +168,7 @@ def gone_with_it(*ends: At, empty_s: float = 900.0) -> Drive:
     return Drive(SimFleet(3, 1, [*ends]), alter=alter).run(200)
 
 
-@pytest.mark.parametrize(
-    "end",
-    [pytest.param(leaves, id="its work is done"), pytest.param(crash, id="all are killed"),
-     pytest.param(lambda rank: ended_by(rank, "SIGINT"), id="Ctrl-C")],
-)  # fmt: skip
+@pytest.mark.parametrize("end", [leaves, crash, lambda rank: ended_by(rank, "SIGINT")])
 def test_nobody_misses_the_lighthouse_of_a_job_that_has_ended(end) -> None:
     ends = [at(58.9 + number, end(f"rg_{number}.0")) for number in range(3)]
     assert "lighthouse_away" not in gone_with_it(*ends).kinds()
@@ -180,8 +176,7 @@ def test_nobody_misses_the_lighthouse_of_a_job_that_has_ended(end) -> None:
 
 def test_a_lighthouse_is_missed_only_while_there_is_a_rank() -> None:
     assert "lighthouse_away" not in gone_with_it(empty_s=0.0).kinds()
-    ended = gone_with_it(empty_s=90.0).incident("lighthouse_away")
-    assert ended.resolution == "its ranks are no longer registered"
+    assert "no longer" in gone_with_it(empty_s=90.0).incident("lighthouse_away").resolution
 
 
 def test_no_lighthouse_configured_is_no_fault() -> None:

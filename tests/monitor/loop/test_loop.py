@@ -105,25 +105,14 @@ class Bench:
         )
         self.evictors = Evictors(parties, handle=handle, record=self.store.save_decision)
         self.components = Components(
-            config=config,
-            clock=self.clock,
-            registry=self.registry,
-            poller=Poller(self.fetcher),
-            lighthouse=self.light,
-            judge=self.judge,
-            store=self.store,
-            quarantine=self.quarantine,
-            evictors=self.evictors,
-            releaser=Releaser(self.fetcher, self.clock),
-            metrics=self.metrics,
-            evidence=self.evidence,
-            rulebook=standing(config),
-            pause=PauseSwitch(self.clock, self.store),
-            work=WorkBook(self.clock, self.store),
-            vitals=VitalSigns(),
-            lease=self.lease,
-            begin=lambda *_: LeaderComponents(),
-        )
+            config=config, clock=self.clock, registry=self.registry,
+            poller=Poller(self.fetcher), lighthouse=self.light, judge=self.judge,
+            store=self.store, quarantine=self.quarantine, evictors=self.evictors,
+            releaser=Releaser(self.fetcher, self.clock), metrics=self.metrics,
+            evidence=self.evidence, rulebook=standing(config),
+            pause=PauseSwitch(self.clock, self.store), work=WorkBook(self.clock, self.store),
+            vitals=VitalSigns(), lease=self.lease, begin=lambda *_: LeaderComponents(),
+        )  # fmt: skip
         self.with_components()
 
     def close(self) -> None:
