@@ -403,7 +403,10 @@ def _overwritten(graph: Graph) -> Iterable[Finding]:
     """What is left to say if ranks are stuck in what their rings have overwritten."""
     adrift = graph.index.unplaced
     for stuck in graph.stuck:
-        if adrift & {*stuck.holding, *stuck.inside} and lasting(graph, stuck):
+        here = (stuck,)
+        if not lasting(graph, stuck) or young(graph, here) or not settled(graph, here, ()):
+            continue
+        if adrift & {*stuck.holding, *stuck.inside}:
             ranks = sorted(adrift)
             who = wording.ranks_listed(graph.index.job, ranks)
             reason = (
