@@ -57,10 +57,7 @@ class CaptureTargets:
 
 
 def concerned(
-    incident: Incident | None,
-    groups: Iterable[GroupName],
-    seen: Sequence[Observation],
-    limit: int,
+    incident: Incident | None, groups: Iterable[GroupName], seen: Sequence[Observation], limit: int
 ) -> CaptureTargets:
     """Choose at most `limit` ranks: suspects, their groups, ranks in the evidence, victims.
 

@@ -350,10 +350,7 @@ def replay(
     try:
         opened, notes = find_journals(paths)
         journey = Journey(
-            opened,
-            *_span(from_, to, opened[0].head.began_s),
-            *what_if,
-            notes=list(notes),
+            opened, *_span(from_, to, opened[0].head.began_s), *what_if, notes=list(notes)
         )
         _travel(journey)
     except (JournalError, ConfigError) as exc:

@@ -35,6 +35,7 @@ from lightkeeper.monitor.records.job import (
     NONE,
     Backend,
     CollectiveState,
+    GroupStatus,
     Job,
 )
 from lightkeeper.monitor.records.signature import closes_coalesced
@@ -259,14 +260,16 @@ class Index:
     head_rows: Mapping[tuple[int, int, int], Sequence[int]]
     """Rank, group and sequence id -> rows of heads."""
     front: Mapping[int, tuple[int, ...]]
-    """Rank -> rows in which it is stuck: one, or the parts of one coalesced operation."""
+    """Rank -> rows in which it is stuck: one, or the parts of one coalesced operation. Without
+    ranks whose ring has overwritten them."""
     retired: frozenset[int]
     """Groups of generations that a rank has left for a newer one."""
 
     @property
     def unplaced(self) -> frozenset[int]:
-        """Ranks that are stuck in a transfer with nobody knows whom."""
-        return frozenset(r for r, rows in self.front.items() if None in map(self.place, rows))
+        """Ranks stuck in a transfer of unknown peer, or in what their ring has overwritten."""
+        unknown = {r for r, rows in self.front.items() if None in map(self.place, rows)}
+        return frozenset(unknown.union(self.heads.keys() - self.front.keys()))
 
     def op(self, row: int) -> str:
         """The op of an entry, for people."""
@@ -324,11 +327,13 @@ def build_index(job: Job) -> Index:
     rows_of_heads = sorted([*heads_at.values(), *transfers])
     rank, group, seq = (columns[name][rows_of_heads].tolist() for name in ("rank", "group", "seq"))
     heads = grouped(zip(rank, rows_of_heads, strict=True))
-    front = {rank: _fronts_of(job, rows) for rank, rows in heads.items()}
+    gone = _overwritten(job, unfinished)
+    over = {rank for rank, _ in gone}
+    front = {rank: _fronts_of(job, rows) for rank, rows in heads.items() if rank not in over}
     return Index(
         job=job,
         live=unfinished,
-        groups=_standings(job, heads_at, front),
+        groups=_standings(job, heads_at, front, gone),
         heads={rank: tuple(rows) for rank, rows in sorted(heads.items())},
         collective_heads=heads_at,
         head_rows=grouped(zip(zip(rank, group, seq, strict=True), rows_of_heads, strict=True)),
@@ -337,14 +342,33 @@ def build_index(job: Job) -> Index:
     )
 
 
+def _overwritten(job: Job, unfinished: Bools) -> dict[tuple[int, int], int]:
+    """(rank, group) -> its first unfinished sequence, where the ring has overwritten that.
+
+    The oldest call of the group that is left is unfinished, and NCCL's `pg_status` says that older
+    ones are, too; not where transfers share its counter (`op_id`).
+    """
+    columns, heads = job.columns, dict[tuple[int, int], int]()
+    streams, rows, starts = _in_streams(job, np.flatnonzero(~columns["p2p"]))
+    for (rank, group), row in zip(streams, rows[starts].tolist(), strict=True):
+        info, sequence = job.ranks[rank], int(columns["seq"][row])
+        completed = info.status.get(group, GroupStatus()).completed
+        alone = columns["op_id"][row] == sequence and info.backend is Backend.NCCL
+        if alone and unfinished[row] and NONE < completed < sequence - 1:
+            heads[rank, group] = completed + 1
+    return heads
+
+
 def _standings(
-    job: Job, heads: Mapping[tuple[int, int], int], front: Mapping[int, tuple[int, ...]]
-) -> dict[int, Standings]:
+    job: Job, heads: Mapping[tuple[int, int], int], front: Mapping[int, tuple[int, ...]],
+    gone: Mapping[tuple[int, int], int],
+) -> dict[int, Standings]:  # fmt: skip
     seen = highest(job, ~job.columns["p2p"])
     enqueued = _by_counters(job, seen, heads) | seen
-    passed, whole = _passed(job, heads), _whole(job)
     head = {stream: int(job.columns["seq"][row]) for stream, row in heads.items()}
-    at_front = {(rank, group) for (rank, group), row in heads.items() if row in front[rank]}
+    head.update(gone)
+    passed, whole = _passed(job, head), _whole(job)
+    at_front = {(r, group) for (r, group), row in heads.items() if row in front.get(r, ())}
     standings = {}
     for group, ranks in grouped((group, rank) for rank, group in seen).items():
         members = job.groups[group].members
@@ -368,9 +392,9 @@ def _passed(job: Job, heads: Mapping[tuple[int, int], int]) -> dict[tuple[int, i
     columns, sync = job.columns, synchronising(job)
     passed = highest(job, ~columns["p2p"] & _surely_completed(job) & sync)
     buffering = set(np.unique(columns["group"][~sync]).tolist())
-    for (rank, group), row in heads.items():  # one of NCCL's communicators works in order
+    for (rank, group), head in heads.items():  # one of NCCL's communicators works in order
         if group not in buffering and job.ranks[rank].backend is Backend.NCCL:
-            before = int(columns["seq"][row]) - 1 - _UNSEEN
+            before = head - 1 - _UNSEEN
             passed[rank, group] = max(before, passed.get((rank, group), 0))
     return passed
 
@@ -833,7 +857,7 @@ def _stuck_all(index: Index) -> Iterable[StuckCollective]:
 
 def _split(index: Index, rows: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     ranks = {int(index.job.columns["rank"][row]): row for row in rows}
-    front = tuple(sorted(r for r, row in ranks.items() if row in index.front[r]))
+    front = tuple(sorted(r for r, row in ranks.items() if row in index.front.get(r, ())))
     return front, tuple(sorted(set(ranks) - set(front)))
 
 

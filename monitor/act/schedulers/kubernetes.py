@@ -581,11 +581,7 @@ class Kubernetes(Scheduler):
     name = "kubernetes"
 
     def __init__(
-        self,
-        api: KubeApi,
-        everyone: Everyone,
-        owner: Owner,
-        options: KubeOptions | None = None,
+        self, api: KubeApi, everyone: Everyone, owner: Owner, options: KubeOptions | None = None
     ) -> None:
         super().__init__(everyone, owner)
         self._api = api

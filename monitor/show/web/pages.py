@@ -26,11 +26,7 @@ from lightkeeper.monitor.model.observation import LighthouseAway, LighthouseView
 from lightkeeper.monitor.model.quarantine import HostRecord
 from lightkeeper.monitor.model.units import counted, grouped, natural, plain
 from lightkeeper.monitor.model.wording import Face, title_of
-from lightkeeper.monitor.show.chart_svg import (
-    pace_chart,
-    run_chart,
-    tempo_chart,
-)
+from lightkeeper.monitor.show.chart_svg import pace_chart, run_chart, tempo_chart
 from lightkeeper.monitor.show.templating import Page, macro, render
 from lightkeeper.monitor.show.wording import EVICTING, LOOKS, ORDER, UNKNOWN, states_of, worst
 

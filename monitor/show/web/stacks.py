@@ -182,10 +182,7 @@ def _standing(threads: Sequence[StackThread]) -> tuple[str, ...]:
 
 # The stacks in a bundle.
 
-_MOMENTS: Final = {
-    "firing": "When it began to fire",
-    "eviction": "Right before the eviction",
-}
+_MOMENTS: Final = {"firing": "When it began to fire", "eviction": "Right before the eviction"}
 _ONE_MAX: Final = 1 << 20
 _ALL_MAX: Final = 8 << 20
 """Bytes of text, of one rank and of all."""

@@ -110,22 +110,13 @@ def job(
                 root=call.root,
             )
             row = {
-                "rank": rank,
-                "group": names.index(call.group),
-                "seq": counts[key],
-                "op_id": counts[key],
-                "record": number,
+                "rank": rank, "group": names.index(call.group), "seq": counts[key],
+                "op_id": counts[key], "record": number, "state": call.state, "p2p": p2p,
                 "payload": payloads.setdefault(payload, len(payloads)),
                 "site": sites.setdefault(call.site, len(sites)) if call.site else NONE,
-                "state": call.state,
-                "p2p": p2p,
-                "peer": call.peer,
-                "thread": call.thread,
-                "blocking": False,
-                "created_ns": SECOND_NS + number,
-                "started_ns": NONE,
-                "completed_ns": NONE,
-            }
+                "peer": call.peer, "thread": call.thread, "blocking": False,
+                "created_ns": SECOND_NS + number, "started_ns": NONE, "completed_ns": NONE,
+            }  # fmt: skip
             for name, value in row.items():
                 columns[name].append(value)
     statuses = status or {}

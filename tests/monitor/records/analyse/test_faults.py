@@ -324,6 +324,15 @@ SEVERAL = [
     ),
 ]  # fmt: skip
 
+SMALL_RINGS = [
+    row("nobody is stuck in what only stands behind it", each(range(4), *many(3), OPEN),
+        says(Fault.STUCK_INSIDE, between=()), only_active=True,
+        status={rank: {WORLD: GroupStatus(4, -1, 1)} for rank in range(4)}),
+    row("who has nothing left to do is named", {**each(range(3), *many(9), OPEN), 3: [DONE]},
+        says(Fault.NOT_ENQUEUING, 3), only_active=True,
+        status={r: {WORLD: GroupStatus(1 if r == 3 else 10, -1, 1)} for r in range(4)}),
+]  # fmt: skip
+
 # -- ranks without a record ------------------------------------------------------------------------
 
 SILENT = [
@@ -376,7 +385,8 @@ SKEWED = [
 
 
 @pytest.mark.parametrize(
-    ("records", "findings"), [*ABSENT, *BEHIND, *DIFFERENT, *QUEUED, *SEVERAL, *SILENT, *SKEWED]
+    ("records", "findings"),
+    [*ABSENT, *BEHIND, *DIFFERENT, *QUEUED, *SEVERAL, *SILENT, *SKEWED, *SMALL_RINGS],
 )
 def test_all_that_is_said_of_a_job(records: Job, findings: tuple[dict[str, Any], ...]) -> None:
     reported = analyse(records).findings
