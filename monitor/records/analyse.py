@@ -356,10 +356,14 @@ def _missing(
             reason = f"{who} {has} not entered {what}, nor anything else: {waiting}."
     reason += wording.last_call(index, ranks)
     return at_scene(
-        graph, kind, reason, scene, culprits=ranks,
+        graph,
+        kind,
+        reason,
+        scene,
+        culprits=ranks,
         victims=victims_of(graph, graph.nodes_of(ranks), ranks),
         evidence=evidence_of(graph, ranks, scene),
-    )  # fmt: skip
+    )
 
 
 def _ahead(graph: Graph, stuck: StuckCollective, *, sure: bool) -> Finding:
@@ -375,11 +379,15 @@ def _ahead(graph: Graph, stuck: StuckCollective, *, sure: bool) -> Finding:
     else:
         reason += "the records cannot tell whether the call is one too many or was not made."
     return at_scene(
-        graph, Fault.EXTRA if sure else Fault.NOT_ENTERED, reason, (stuck,),
-        culprits=stuck.joined if sure else (), sides=sorted((stuck.joined, stuck.absent)),
+        graph,
+        Fault.EXTRA if sure else Fault.NOT_ENTERED,
+        reason,
+        (stuck,),
+        culprits=stuck.joined if sure else (),
+        sides=sorted((stuck.joined, stuck.absent)),
         victims=tuple(rank for rank in stuck.absent if rank in job.ranks) if sure else (),
         evidence=evidence_of(graph, stuck.joined, (stuck,)),
-    )  # fmt: skip
+    )
 
 
 def inside(graph: Graph) -> Iterable[Finding]:
@@ -492,10 +500,14 @@ def _gpu_behind(
         for rank, stuck in zip(ranks, at, strict=True)
     }
     return at_scene(
-        graph, Fault.GPU_BEHIND, f"{reason}.", (*dict.fromkeys((*at, *scene)),), culprits=ranks,
+        graph,
+        Fault.GPU_BEHIND,
+        f"{reason}.",
+        (*dict.fromkeys((*at, *scene)),),
+        culprits=ranks,
         victims=victims_of(graph, graph.nodes_of(ranks), ranks),
         evidence=evidence | evidence_of(graph, (), scene),
-    )  # fmt: skip
+    )
 
 
 def _nobodys(graph: Graph, stuck: StuckCollective, *, timed_out: bool) -> Finding:
@@ -513,11 +525,14 @@ def _nobodys(graph: Graph, stuck: StuckCollective, *, timed_out: bool) -> Findin
             "records cannot tell whose."
         )
     return at_scene(
-        graph, kind, reason, (stuck,),
+        graph,
+        kind,
+        reason,
+        (stuck,),
         sides=(*((rank,) for rank in members), *((stuck.done,) if stuck.done else ())),
         victims=victims_of(graph, (graph.front_node(graph.stuck.index(stuck)),), members),
         evidence=evidence_of(graph, (), (stuck,)),
-    )  # fmt: skip
+    )
 
 
 _FEW = 4
@@ -590,15 +605,19 @@ def silent(graph: Graph) -> Iterable[Finding]:
     where = wording.waiting(graph.index, first)
     waiting_for = victims_of(graph, graph.nodes_of(accused), accused)
     yield at_scene(
-        graph, Fault.SILENT,
-        f"{wording.ranks_listed(job, accused)} left no record, and {why}: {where}.", scene,
-        culprits=accused if sure else (), sides=((rank,) for rank in accused),
+        graph,
+        Fault.SILENT,
+        f"{wording.ranks_listed(job, accused)} left no record, and {why}: {where}.",
+        scene,
+        culprits=accused if sure else (),
+        sides=((rank,) for rank in accused),
         victims=tuple(rank for rank in waiting_for if rank in job.ranks),
         evidence={
             wording.collective(graph.index, stuck): "without a record: "
-            + wording.ranks_listed(job, stuck.silent) for stuck in scene[:4]
+            + wording.ranks_listed(job, stuck.silent)
+            for stuck in scene[:4]
         },
-    )  # fmt: skip
+    )
 
 
 def analyse(job: Job) -> Analysis:

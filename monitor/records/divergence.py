@@ -827,9 +827,13 @@ def _order_finding(graph: Graph, inversion: _Inversion) -> Finding:
     first, second = (wording.call(graph.index, row) for row in rows)
     wrong, others = wording.ranks_listed(job, ranks), wording.ranks_listed(job, peers)
     return at_scene(
-        graph, Fault.ORDER_INVERSION,
+        graph,
+        Fault.ORDER_INVERSION,
         f"{wrong} called {first} before {second}, and {others} called them the other way "
-        f"round: {plural(ranks, 'it takes', 'they take')} another order.", (stuck,), culprits=ranks,
-        row=rows[0], evidence={f"{wrong}, in this order": f"{first}; {second}"}
+        f"round: {plural(ranks, 'it takes', 'they take')} another order.",
+        (stuck,),
+        culprits=ranks,
+        row=rows[0],
+        evidence={f"{wrong}, in this order": f"{first}; {second}"}
         | evidence_of(graph, (), (stuck,)),
-    )  # fmt: skip
+    )

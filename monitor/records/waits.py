@@ -360,9 +360,11 @@ def _overwritten(job: Job, unfinished: Bools) -> dict[tuple[int, int], int]:
 
 
 def _standings(
-    job: Job, heads: Mapping[tuple[int, int], int], front: Mapping[int, tuple[int, ...]],
+    job: Job,
+    heads: Mapping[tuple[int, int], int],
+    front: Mapping[int, tuple[int, ...]],
     gone: Mapping[tuple[int, int], int],
-) -> dict[int, Standings]:  # fmt: skip
+) -> dict[int, Standings]:
     seen = highest(job, ~job.columns["p2p"])
     enqueued = _by_counters(job, seen, heads) | seen
     head = {stream: int(job.columns["seq"][row]) for stream, row in heads.items()}
