@@ -447,7 +447,7 @@ class Beat:
     """A thread that stamps the page, which any running interpreter can do.
 
     `threading` does not know it: a program that joins all its threads, or waits until it has only
-    one, would wait for ever. So nothing that the beat calls may ask for `current_thread`.
+    one, would never end. So nothing that the beat calls may ask for `current_thread`.
     """
 
     def __init__(
