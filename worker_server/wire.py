@@ -1057,11 +1057,18 @@ def _read(kind: type[T], data: Any, at: str = "") -> T:
         raise WireError(" ".join(f"{at} {exc}".split())) from exc
 
 
+def _trimmed_within(args: tuple[Any, ...], data: Any) -> Any:
+    """What is longer than its bound is refused anyway."""
+    most = getattr(args[-1], "max_length", None)
+    too_long = most is not None and isinstance(data, list | Mapping) and len(data) > most
+    return data if too_long else _trimmed(args[0], data)
+
+
 def _trimmed(kind: Any, data: Any) -> Any:
     """`data` without nulls for this type's keys; a row is cut to this type's length."""
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Annotated, Union, UnionType):
-        return data if _too_long(data, args[-1]) else _trimmed(args[0], data)
+        return _trimmed_within(args, data)
     if isinstance(data, Mapping):
         if isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, Struct)):
             return {
@@ -1076,11 +1083,6 @@ def _trimmed(kind: Any, data: Any) -> Any:
             return [_trimmed(args[0], item) for item in data]
         return data[: len(args or getattr(kind, "_fields", data))]
     return data
-
-
-def _too_long(data: Any, bounds: object) -> bool:
-    most = getattr(bounds, "max_length", None)
-    return most is not None and isinstance(data, list | Mapping) and len(data) > most
 
 
 @cache

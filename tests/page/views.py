@@ -160,15 +160,10 @@ class Simulated:
             chronicle.take_decision(eviction)
         gone = {eviction.group for eviction in snapshot.evictions if eviction.gone_s is None}
         return View(
-            snapshot=snapshot,
-            result=result,
-            observe=self.drive.config.observe,
-            incidents=chronicle.incidents(),
-            decisions=chronicle.decisions(),
-            evicting=frozenset(gone),
-            tempos=self._tempos.push(snapshot),
-            rules=self._rules,
-        )
+            snapshot=snapshot, result=result, observe=self.drive.config.observe,
+            incidents=chronicle.incidents(), decisions=chronicle.decisions(),
+            evicting=frozenset(gone), tempos=self._tempos.push(snapshot), rules=self._rules,
+        )  # fmt: skip
 
 
 def _row(decision: Eviction | Hold | Release, now_s: float) -> Decision:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import shlex
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from lightkeeper.monitor.service import Service
 from lightkeeper.worker_server.rank import attach
+from lightkeeper.worker_server.rank.page.writer import serves_training
 from lightkeeper.worker_server.run_dir import start_ticks
 from lightkeeper.worker_server.sidecar.process import GoneError, PidfdProcess
 from tests.monitor.api import Api, options
@@ -192,6 +195,12 @@ print(sorted(os.wait()[0] for _ in kids) == sorted(kids))
 try: os.wait()
 except ChildProcessError: print("no other")
 """,
+    "joins all its threads": """
+import threading
+for thread in threading.enumerate()[1:]: thread.join()
+time.sleep(1.5)
+print(threading.active_count())
+""",
     "takes a signal later": """
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 os.kill(os.getpid(), signal.SIGUSR1)
@@ -213,7 +222,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
 print("ends")
 """,
 }
-SAYS = ["True\nno other\n", "SIGUSR1\n", "{'/dev/zero'}\n", "mine\n", "ends\n"]
+SAYS = ["True\nno other\n", "1\n", "SIGUSR1\n", "{'/dev/zero'}\n", "mine\n", "ends\n"]
 
 
 @pytest.mark.integration
@@ -233,6 +242,14 @@ def test_a_rank_that_executes_another_program_is_served_no_longer(script, run_di
         eventually(lambda: list(run_dir.glob("*.page")), "it attaches")
         eventually(lambda: not list(run_dir.glob("*.page")), "its WorkerServer has left")
         rank.kill()
+
+
+def test_a_thread_that_c_started_stays_unknown_to_threading():
+    answers: list[bool] = []
+    before = threading.active_count()
+    _thread.start_new_thread(lambda: answers.append(serves_training()), ())
+    eventually(lambda: answers == [True], "it is known as one of autograd's")
+    assert threading.active_count() == before
 
 
 def test_an_attach_that_gets_no_thread_leaves_no_page(run_dir, monkeypatch, recwarn):

@@ -9,6 +9,7 @@ may take long.
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import ctypes
@@ -448,8 +449,12 @@ def _no_signals() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class Beat(threading.Thread):
-    """Stamps the page, which any running interpreter can do."""
+class Beat:
+    """A thread that stamps the page, which any running interpreter can do.
+
+    `threading` does not know it: a program that joins all its threads, or waits until it has only
+    one, would never end. So nothing that the beat calls may ask for `current_thread`.
+    """
 
     def __init__(
         self,
@@ -459,13 +464,25 @@ class Beat(threading.Thread):
         obey: Callable[[], None],
     ) -> None:
         """`obey` carries out what the monitor orders; it is called more often than the chores."""
-        super().__init__(name="lightkeeper-beat", daemon=True)
         self._stamp = stamp
         self._sidecar: SidecarProcess | None = sidecar
         self.chores = chores
         """Done once a second each; one that fails is dropped."""
         self._obey = obey
-        self._over = threading.Event()
+        self._over, self._ended = threading.Event(), threading.Event()
+
+    def start(self) -> None:
+        """Raises RuntimeError where no thread is to be had."""
+        _thread.start_new_thread(self._live, ())
+
+    def join(self, within_s: float) -> None:
+        self._ended.wait(within_s)
+
+    def _live(self) -> None:
+        try:
+            self.run()
+        finally:
+            self._ended.set()
 
     def run(self) -> None:
         due_s = stamp_s = monotonic()

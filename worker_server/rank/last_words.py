@@ -18,6 +18,7 @@ Nothing here may change what the job prints or returns:
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import faulthandler
 import fcntl
@@ -262,7 +263,7 @@ def stand_in(part: Callable[[], None]) -> None:
             unblock()
 
     os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=unblock_child)
-    threading.Thread(target=end, name="lightkeeper-sigterm", daemon=True).start()
+    _thread.start_new_thread(end, ())  # `threading` does not know it, as the beat
 
 
 def stand_down() -> None:

@@ -15,6 +15,7 @@ import sys
 
 if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the rank, or its beat, may block some
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or ignore this one: py-spy would have no status
     theirs = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)[1:])]
     sys.path.sort(key=lambda entry: entry in theirs)
     if os.fork():

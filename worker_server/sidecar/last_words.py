@@ -418,15 +418,10 @@ class Remains:
         facts = self._facts(process)
         whose = "" if process.alive else _whose_it_is(self.ending(process))
         return wire.LastWords(
-            identity=self.page.identity,
-            process=process,
-            ended=facts.sentence() + whose,
-            exception=facts.exception[1] if facts.exception else None,
-            crash=facts.crash,
-            error_file=self._elastic(),
-            stderr=stderr,
-            stderr_error=stderr_error,
-        )
+            identity=self.page.identity, process=process, ended=facts.sentence() + whose,
+            exception=facts.exception[1] if facts.exception else None, crash=facts.crash,
+            error_file=self._elastic(), stderr=stderr, stderr_error=stderr_error,
+        )  # fmt: skip
 
     def _facts(self, process: wire.Process) -> EndFacts:
         closed, sent, oom = self.page.closed, self.process.sent, self._oom_said(process)

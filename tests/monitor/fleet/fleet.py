@@ -59,15 +59,10 @@ class SimFleet(Seen):
         seen = [self._observe(rank) for rank in sorted(self.ranks(), key=lambda r: r.name)]
         records = {name: self._record(name) for name in wanted}
         return Snapshot(
-            now_s=self.now_s,
-            tick=self.tick,
-            lateness_s=lateness_s,
-            observations=tuple(seen),
-            lighthouse=self._view(),
-            records=records,
-            evictions=tuple(self.evictions.values()),
+            now_s=self.now_s, tick=self.tick, lateness_s=lateness_s, observations=tuple(seen),
+            lighthouse=self._view(), records=records, evictions=tuple(self.evictions.values()),
             steps={name: self._past(name) for name in past},
-        )
+        )  # fmt: skip
 
     def restart(self, group: str, start_s: float = 6.0) -> None:
         self._leave(group)

@@ -656,5 +656,8 @@ class PageWriter:
 
 
 def serves_training() -> bool:
-    """True in a thread that Python did not start: autograd runs hooks there, and training waits."""
-    return isinstance(threading.current_thread(), threading._DummyThread)
+    """True in a thread that Python did not start: autograd runs hooks there, and training waits.
+    `current_thread` would make it known to `threading`, and who joins all threads fail.
+    """
+    thread = threading._active.get(get_ident())  # type: ignore[attr-defined]
+    return thread is None or isinstance(thread, threading._DummyThread)

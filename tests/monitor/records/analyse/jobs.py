@@ -71,16 +71,11 @@ def many(count: int, call: Call | None = None) -> list[Call]:
 
 
 def job(
-    called: Mapping[int, Sequence[Call]],
-    groups: Mapping[str, Sequence[int]] | None = None,
-    *,
-    silent: Sequence[int] = (),
-    backend: Backend = Backend.NCCL,
-    only_active: bool = False,
-    status: Mapping[int, Mapping[str, GroupStatus]] | None = None,
-    waited_s: float | None = None,
+    called: Mapping[int, Sequence[Call]], groups: Mapping[str, Sequence[int]] | None = None, *,
+    silent: Sequence[int] = (), backend: Backend = Backend.NCCL, only_active: bool = False,
+    status: Mapping[int, Mapping[str, GroupStatus]] | None = None, waited_s: float | None = None,
     generations: Mapping[str, int] | None = None,
-) -> Job:
+) -> Job:  # fmt: skip
     """The normal form of what `called` says; `silent` ranks have no record.
 
     `groups`: name -> members, besides the world of all ranks. `only_active`: completed entries
