@@ -302,12 +302,6 @@ class Index:
         ends = (rank, peer) if "send" in payload.op else (peer, rank)
         return Transfers(group, *ends, payload.tag)
 
-    @property
-    def of_anybody(self) -> frozenset[int]:
-        """Ranks that receive from whoever sends: they wait, but it is not known for whom."""
-        rows_of = self.heads.items()
-        return frozenset(rank for rank, rows in rows_of if None in map(self.place, rows))
-
     def by_place(
         self, rows_of: Mapping[int, Iterable[int]]
     ) -> dict[Transfers | tuple[int, int], list[int]]:
@@ -671,9 +665,11 @@ class Graph:
 
     @property
     def awaited(self) -> frozenset[int]:
-        """Ranks that others wait for, and that wait for nothing themselves."""
+        """Ranks that others wait for, and that wait for nobody themselves, not even for anybody."""
         alone = (self.rank_of(nodes[0]) for nodes in self.roots if len(nodes) == 1)
-        return frozenset(rank for rank in alone if rank is not None)
+        ranks = (rank for rank in alone if rank is not None)
+        place, heads = self.index.place, self.index.heads
+        return frozenset(rank for rank in ranks if None not in map(place, heads.get(rank, ())))
 
     def stuck_of(self, node: int) -> StuckCollective:
         return self.stuck[(node - len(self.ranks)) // 2]
