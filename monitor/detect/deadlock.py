@@ -19,7 +19,6 @@ from collections.abc import Iterable, Sequence
 from statistics import median_low
 from typing import Final
 
-from lightkeeper.monitor.detect.endings import finished, is_gone
 from lightkeeper.monitor.detect.graph import Stuck, WaitGraph
 from lightkeeper.monitor.detect.history import History
 from lightkeeper.monitor.detect.patience import allowance, at_work, out_of_sight, works_long
@@ -336,10 +335,8 @@ def _what_all_do(
         clauses.append("and others elsewhere")
     fell = history.fell_since(history.now_s - max(t.stall_s for t in waiting or others))
     if fell:
-        gone = [t for group in fell for t in history.groups().get(group, ()) if is_gone(t)]
-        over = [track.rank for track in gone if finished(track)]
-        who = f"{listed(over)} ended" if len(over) == len(gone) > 0 else f"{listed(fell)} died"
-        return "; ".join([*clauses, f"{who} meanwhile: some may wait for a process that is gone"])
+        ended = f"a process of {listed(fell)} ended meanwhile: some may wait for it"
+        return "; ".join([*clauses, ended])
     unknown = [name for group in history.groups() for name in history.unregistered(group)]
     if unknown:
         clauses.append(f"nothing is known of {listed(unknown)}: no WorkerServer is registered")

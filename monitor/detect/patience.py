@@ -41,7 +41,6 @@ _WORKS_BYTES_S = 1e5
 _WAKES_S = 5.0
 """Wake-ups a second of a main thread that reads a socket or evaluates. Each look at its stack makes
 two; no bytes, no others; an evaluation with 0.045 of a core had 37 (field suite, 2026-11-28)."""
-_USED_S = 6.0
 _LULL_S = 8.0
 """A torchrun that a rank runs does nothing for 3 s when its ranks have ended, on a busy host."""
 _READS = frozenset({Doing.IO, Doing.START, Doing.EVALUATE})
@@ -92,8 +91,7 @@ def allowance(history: History, track: RankTrack) -> Allowance:
 def undeclared(history: History, track: RankTrack) -> Allowance | None:
     """The allowance of a rank in no collective that declares no phase; None: it declares one.
 
-    Two stacks that agree shorten it, unless they show work that is known to last, or a sleep: who
-    tries again after a pause is always seen at that line.
+    Two stacks that agree shorten it, unless they show a sleep, or work that is known to last.
     """
     if _declares(track) or track.doing == FINISHED_PHASE:
         return None
@@ -152,26 +150,22 @@ def before_they_give_up(track: RankTrack, waiters: Iterable[RankTrack]) -> Allow
     return Allowance(_BEFORE_THEY_GIVE_UP * limit_s, f"{rank} gives up after {seconds(limit_s)}")
 
 
-def at_work(track: RankTrack) -> bool:
-    """True if it works, or did a moment ago: one child ends before the next starts."""
-    worked_s = track.worked_s
-    return _works_now(track) or (worked_s is not None and track.seen_s - worked_s < _LULL_S)
-
-
-def last_worked_s(track: RankTrack, now_s: float) -> float | None:
-    """When it was last seen at work while it stood still: its usage is that of the last 5 s."""
-    return now_s if track.stall_s > _USED_S and _works_now(track) else track.worked_s
-
-
-def _works_now(track: RankTrack) -> bool:
-    """True if its last stack shows work that may last, and the kernel sees it done: a file is
-    written or read, a child is busy, a compiler runs.
+def at_work(track: RankTrack, lull_s: float = _LULL_S) -> bool:
+    """True if its last stack shows work that may last, and the kernel sees it done, or did a moment
+    ago: a file is written or read, a child is busy, a compiler runs.
     """
+    if track.seen_s - track.worked_s < lull_s:
+        return True
     seen = None if track.report is None else track.report.witness
     doing = Doing.UNKNOWN if seen is None else seen.doing
     if doing is Doing.IO:
         return track.used is not None and _moves(track.used, doing)
     return (doing in LASTS or doing in _FETCHES) and _active(track)
+
+
+def last_worked_s(track: RankTrack, now_s: float) -> float:
+    """When it was last seen at work while it stood still: its usage is that of the last 5 s."""
+    return now_s if track.stall_s > 6 and at_work(track, 0.0) else track.worked_s
 
 
 def _lasting(track: RankTrack) -> Doing | None:

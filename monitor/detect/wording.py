@@ -273,14 +273,11 @@ def _works(track: RankTrack, seen: Witness) -> bool:
     return seen.doing in LASTS or at_work(track)
 
 
-_AT_END: Final = {("threading.py", "_shutdown"), ("util.py", "_exit_function")}
-
-
 def _place(track: RankTrack, bare: bool = False, *, lasts: bool = False) -> str:
     """` in log_step (train.py:66), waiting for a lock,`: by its stacks, else by its phase."""
     seen = None if track.report is None else track.report.witness
     if seen is not None:
-        if (seen.frame.file, seen.frame.function) in _AT_END:
+        if seen.frame.file in ("threading.py", "popen_fork.py"):  # no frame of a program is left
             return " at its end: its program is over, and a thread, queue or child keeps it,"
         shown = not bare and seen.doing in DOING and (lasts or not _works(track, seen))
         doing = f", {DOING[seen.doing]}," if shown else ""

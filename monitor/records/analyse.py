@@ -196,11 +196,10 @@ def _way(graph: Graph, end: int, group: int | None) -> Iterable[int]:
 
 def _sides(graph: Graph, nodes: tuple[int, ...]) -> list[_Side]:
     """The ranks of a cycle, grouped by what they are stuck in first, also within a batch."""
-    heads = graph.index.heads.items()
-    at = {(rank, graph.index.place(row)): row for rank, rows in heads for row in rows}
+    first = {rank: graph.index.place(min(rows)) for rank, rows in graph.index.front.items()}
     within = {node for node in nodes if graph.rank_of(node) is None}
     sides = grouped(
-        (min(targets, key=lambda to: at[rank, graph.stuck_of(to).place]), rank)
+        (min(targets, key=lambda to: (graph.stuck_of(to).place != first.get(rank), to)), rank)
         for node in nodes
         if (rank := graph.rank_of(node)) is not None
         and (targets := within.intersection(graph.edges[node]))
@@ -224,8 +223,7 @@ def _crossed(graph: Graph, kind: Fault, sides: Sequence[_Side], culprits: Sequen
     else:
         end = "took them in another order than the others."
     who = f"{wording.ranks_listed(job, culprits)} " if culprits else ""
-    other = plural(sides[1:], "the other", "another")
-    return f"{listed(said)}, and each waits for {other}: {who}{end}"
+    return f"{listed(said)}, and each waits for the other: {who}{end}"
 
 
 def find_absent(
@@ -239,8 +237,7 @@ def find_absent(
     If outnumbered, those inside may have called one too many: their past decides, or nobody is
     accused.
     """
-    still = graph.awaited.intersection(graph.index.job.ranks)
-    still -= graph.unbegun.union(graph.lost, graph.index.unplaced)
+    still = graph.awaited.intersection(graph.index.job.ranks) - graph.unbegun.union(graph.lost)
     absentees = ((stuck, still.intersection(stuck.absent)) for stuck in graph.stuck)
     missing = [(stuck, ranks) for stuck, ranks in absentees if ranks]
     waited = grouped((rank, stuck) for stuck, ranks in missing for rank in ranks)

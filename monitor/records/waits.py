@@ -696,9 +696,11 @@ class Graph:
 
     @property
     def awaited(self) -> frozenset[int]:
-        """Ranks that others wait for, and that wait for nothing themselves."""
+        """Ranks that others wait for, and that wait for nobody themselves, not even for anybody."""
         alone = (self.rank_of(nodes[0]) for nodes in self.roots if len(nodes) == 1)
-        return frozenset(rank for rank in alone if rank is not None)
+        ranks = (rank for rank in alone if rank is not None)
+        place, heads = self.index.place, self.index.heads
+        return frozenset(rank for rank in ranks if None not in map(place, heads.get(rank, ())))
 
     def stuck_of(self, node: int) -> StuckCollective:
         return self.stuck[(node - len(self.ranks)) // 2]

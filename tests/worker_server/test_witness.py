@@ -275,13 +275,6 @@ def test_a_thread_behind_a_main_one_that_waits_for_others_does_not_wait_for_them
     assert (seen.thread, seen.doing) == (thread, does)
 
 
-def test_a_program_that_is_over_stands_in_what_python_does_at_its_end():
-    witness = StandstillWitness()
-    over = std("multiprocessing/util.py", "_exit_function")
-    witness.add(StackSample((std("threading.py", "join"), over), 100.0), (1,), waits=False)
-    assert witness.witness((1,), 100.0).frame == wire.Frame("_exit_function", "util.py", 1)
-
-
 def test_who_moves_within_an_installed_package_does_not_stand():
     witness = StandstillWitness()
     for second in range(3):

@@ -644,8 +644,6 @@ class StandstillWitness:
         index = innermost(sample.calls)
         if index is None:
             return
-        if origin(sample.calls[index].path) is Origin.STANDARD:  # its program is over
-            index = len(sample.calls) - 1
         stand = self._stand if self._stand is not None and self._stand.mark == mark else None
         if stand is not None and sample.taken_s <= stand.last_s:
             return  # the beat's note, already seen

@@ -334,8 +334,8 @@ def test_who_is_seen_at_work_is_told_and_not_evicted_for_ten_minutes(doing, move
 
 @pytest.mark.parametrize(("lull_s", "accused"), [(6, set()), (20, {"rg_1.0"})])
 def test_a_lull_in_the_work_of_a_child_is_no_hang(lull_s, accused) -> None:
-    idles, goes_on = at(60, sets("rg_1.0", cores=0.0)), at(60 + lull_s, sets("rg_1.0", cores=0.9))
-    fleet = field(3, 1, at(20, stands("rg_1.0", "evaluate", 80, Doing.PROCESS)), idles, goes_on)
+    lull = at(60, sets("rg_1.0", cores=0.0)), at(60 + lull_s, sets("rg_1.0", cores=0.9))
+    fleet = field(3, 1, at(20, stands("rg_1.0", "evaluate", 80, Doing.PROCESS)), *lull)
     fleet.rank("rg_1.0").cores = 0.9
     assert Drive(fleet).run(85).accused() == accused
 

@@ -49,18 +49,6 @@ def test_a_circle_of_transfers_names_every_line_and_accuses_nobody(strike) -> No
     assert "pipe.py:45" in incident.verdict.reason
 
 
-@pytest.mark.parametrize(("stand", "culprits"), [((1,), {"job.1"}), ((1, 2), set())])
-def test_a_server_that_receives_from_anybody_waits_for_the_only_rank_that_can_send(stand, culprits):
-    def works(job: PlainJob) -> None:
-        job.transfer(0, "recv", -1)
-        for number in {1, 2, 3}.difference(stand):
-            job.transfer(number, "recv", 0)
-        for number in stand:
-            job.stand(number, "works", 55, Doing.LOCK)
-
-    assert Drive(PlainJob(4, (20, works))).run(60).accused() == culprits
-
-
 def test_a_healthy_pipeline_is_silent() -> None:
     def step(job: PlainJob) -> None:
         for low, high in ((0, 1), (1, 2)):

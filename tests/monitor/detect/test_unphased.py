@@ -1,7 +1,5 @@
 """Ranks that only attached, or whose steps a framework tells: heads point, records decide."""
 
-from itertools import product
-
 import pytest
 from msgspec import structs
 
@@ -222,11 +220,9 @@ EVERYBODY = [f"rg_0.{rank}" for rank in range(4)]
 
 
 def test_who_calls_what_is_new_is_not_alone_in_it_while_the_others_are_kept() -> None:
-    """The first save: one has written and is at the barrier, two wait for another file."""
-
     def save(job: PlainJob) -> None:
-        for number, _, size in product(range(3), range(12), (8, 16)):
-            job.call(number, size=size, done=True)
+        for call in range(72):
+            job.call(call % 3, size=8 + 8 * (call // 3 % 2), done=True)
         job.call(0, "barrier", site="train.py:31")
         job.stand(1, "save", 30, Doing.LOCK)
         job.stand(2, "save", 30, Doing.LOCK)

@@ -11,7 +11,6 @@ import pytest
 
 from lightkeeper.monitor.decide.pipeline import Pipeline
 from lightkeeper.monitor.detect.detectors import DETECTORS
-from lightkeeper.monitor.loop import components
 from lightkeeper.monitor.loop.components import VitalSigns
 from lightkeeper.monitor.model.config import KeeperConfig
 from lightkeeper.monitor.model.verdict import Kind
@@ -108,7 +107,7 @@ def test_a_store_that_does_not_write_is_said_everywhere(api: Api) -> None:
 
 
 def test_a_wait_for_a_core_is_held_against_a_second_at_least(monkeypatch) -> None:
-    monkeypatch.setattr(components, "_waited_s", lambda: {"main": 0.3})
+    monkeypatch.setattr(f"{VitalSigns.__module__}._waited_s", lambda: {"main": 0.3})
     signs, now_s = VitalSigns(), time.monotonic()
     signs._taken.extend([(now_s - 1.3, {"main": 0.0}), (now_s - 0.3, {"main": 0.1})])
     assert signs.measure().starved < 0.3  # 0.2 of the last 0.3 s
