@@ -24,10 +24,14 @@ __all__ = ["attach"]
 
 
 def attach(
-    *, job: str | None = None, group: str | None = None, rank: int | None = None,
-    world_size: int | None = None, host: str | None = None,
+    *,
+    job: str | None = None,
+    group: str | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    host: str | None = None,
     admission: Literal["off", "warn", "refuse"] | None = None,
-) -> Reporter:  # fmt: skip
+) -> Reporter:
     """Report this process as a rank and start its WorkerServer; never raises, never waits.
 
     Missing arguments come from the launcher's variables (see `identity`): `rank` and

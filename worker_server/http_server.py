@@ -257,9 +257,13 @@ class PatientServer(TcpWSGIServer):  # type: ignore[misc]  # waitress has no typ
     """Accepts on one listening socket; several may share `Connections`, loop and worker threads."""
 
     def __init__(
-        self, app: Any, listener: socket.socket, connections: Connections, channel: type[Channel],
+        self,
+        app: Any,
+        listener: socket.socket,
+        connections: Connections,
+        channel: type[Channel],
         **waitress: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.connections = connections
         self.channel_class = channel
         self._last_tended_s = 0.0

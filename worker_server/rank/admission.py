@@ -316,10 +316,14 @@ def options(words: Sequence[str], environ: Mapping[str, str]) -> argparse.Namesp
 
 
 def wait_until_admitted(
-    ask: Callable[[], AdmissionAnswer | MonitorAway], say: Callable[[str], None],
-    asked: argparse.Namespace, *, clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep, chance: Callable[[], float] = random.random,
-) -> bool:  # fmt: skip
+    ask: Callable[[], AdmissionAnswer | MonitorAway],
+    say: Callable[[str], None],
+    asked: argparse.Namespace,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+    chance: Callable[[], float] = random.random,
+) -> bool:
     """Ask until the answer is final: may the group start? Each change is reported once."""
     began_s, refused_s, said = clock(), None, ""
     while True:

@@ -418,10 +418,15 @@ class Remains:
         facts = self._facts(process)
         whose = "" if process.alive else _whose_it_is(self.ending(process))
         return wire.LastWords(
-            identity=self.page.identity, process=process, ended=facts.sentence() + whose,
-            exception=facts.exception[1] if facts.exception else None, crash=facts.crash,
-            error_file=self._elastic(), stderr=stderr, stderr_error=stderr_error,
-        )  # fmt: skip
+            identity=self.page.identity,
+            process=process,
+            ended=facts.sentence() + whose,
+            exception=facts.exception[1] if facts.exception else None,
+            crash=facts.crash,
+            error_file=self._elastic(),
+            stderr=stderr,
+            stderr_error=stderr_error,
+        )
 
     def _facts(self, process: wire.Process) -> EndFacts:
         closed, sent, oom = self.page.closed, self.process.sent, self._oom_said(process)

@@ -239,9 +239,13 @@ def _one(kind: _Kind, name: str, text: str, who: _Who, value: float | None) -> M
 
 
 def _rows(
-    kind: _Kind, name: str, text: str, who: _Who,
-    rows: Iterable[tuple[tuple[str, ...], float | None]], *labels: str,
-) -> Metric:  # fmt: skip
+    kind: _Kind,
+    name: str,
+    text: str,
+    who: _Who,
+    rows: Iterable[tuple[tuple[str, ...], float | None]],
+    *labels: str,
+) -> Metric:
     family = kind(f"{_PREFIX}_{name}", text, labels=(*_LABELS, *labels))
     for more, value in rows:
         if value is not None:

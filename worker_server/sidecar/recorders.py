@@ -237,11 +237,16 @@ def _on_the_wire(head: _Head, now_s: float) -> GroupHead:
     enqueued, started, completed = astuple(head.counts)
     seq, op = head.group.last
     return GroupHead(
-        name=head.group.name, size=head.group.size, enqueued=enqueued,
-        unfinished=enqueued - completed, op=op if seq == enqueued else "",
-        age_s=max(0.0, now_s - head.since_s), held=completed + 1 if _unfinished(head) else 0,
-        started=started, read_age_s=max(0.0, now_s - head.read_s),
-    )  # fmt: skip
+        name=head.group.name,
+        size=head.group.size,
+        enqueued=enqueued,
+        unfinished=enqueued - completed,
+        op=op if seq == enqueued else "",
+        age_s=max(0.0, now_s - head.since_s),
+        held=completed + 1 if _unfinished(head) else 0,
+        started=started,
+        read_age_s=max(0.0, now_s - head.read_s),
+    )
 
 
 def _statuses(record: Mapping[str, Any]) -> Iterator[tuple[str, _Counts]]:
