@@ -68,9 +68,9 @@ def transfers_in(
 ) -> Iterable[Stuck]:
     """Each send and receive that holds a member of the group; the two ends count alike.
 
-    A receive from any sender waits for nobody in particular, so it is no edge.
+    A receive from any sender waits for the only rank that nothing holds; else it is no edge.
     """
-    tracks = {track.identity.group_rank: track for track in members}
+    tracks = _by_number(members, standing)
     for track in members:
         if standing[track.rank] is not RankStanding.HELD:
             continue
@@ -94,6 +94,15 @@ def transfers_in(
                 stall_s=min(track.stall_s, peer.stall_s) if both else track.stall_s,
                 transfer=True,
             )
+
+
+def _by_number(
+    members: tuple[RankTrack, ...], standing: Mapping[RankName, RankStanding]
+) -> dict[int, RankTrack]:
+    """Ranks by their number in the group; by that of any sender the only one that can send."""
+    free = [track for track in members if standing[track.rank] is not RankStanding.HELD]
+    ranks = {track.identity.group_rank: track for track in members}
+    return ranks | ({-1: free[0]} if len(free) == 1 else {})
 
 
 def _counterpart(own: TransferHead, track: RankTrack, peer: RankTrack) -> TransferHead | None:

@@ -77,8 +77,8 @@ class RankTrack:
     """Steps that this incarnation had made when it was last seen healing; None: never."""
     used: Process | None = None
     """The latest report that has its usage: a look may miss it."""
-    worked_s: float = 0.0
-    """When it was last seen at work while it stood still; 0: never."""
+    worked_s: float = float("-inf")
+    """When it was last seen at work while it stood still; -inf: never."""
     traced_since_s: float | None = None
     """First sweep that found it traced; None while it is not."""
     died_s: float | None = None

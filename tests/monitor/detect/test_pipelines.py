@@ -49,6 +49,20 @@ def test_a_circle_of_transfers_names_every_line_and_accuses_nobody(strike) -> No
     assert "pipe.py:45" in incident.verdict.reason
 
 
+@pytest.mark.parametrize(("stand", "culprits"), [((1,), {"job.1"}), ((1, 2), set())])
+def test_a_server_that_receives_from_anybody_waits_for_the_only_rank_that_can_send(stand, culprits):
+    def works(job: PlainJob) -> None:
+        job.transfer(0, "recv", -1)
+        job.transfer(3, "recv", 0)
+        for number in (1, 2):
+            if number in stand:
+                job.stand(number, "works", 55, Doing.LOCK)
+            else:
+                job.transfer(number, "recv", 0)
+
+    assert Drive(PlainJob(4, (20, works))).run(60).accused() == culprits
+
+
 def test_a_healthy_pipeline_is_silent() -> None:
     def step(job: PlainJob) -> None:
         for low, high in ((0, 1), (1, 2)):
