@@ -36,7 +36,8 @@ ROOT: Final = Path(__file__).parents[1]
 def python_files(*folders: str) -> Iterator[Path]:
     """Files of the repository; links to the packages, in lightkeeper/, are not followed."""
     for folder in folders:
-        for path in sorted((ROOT / folder).rglob("*.py")):
+        beside = [ROOT / "_lightkeeper.py"] if folder == "lightkeeper" else []
+        for path in sorted((ROOT / folder).rglob("*.py")) + beside:
             if path.resolve() == path:
                 yield path
 
@@ -295,11 +296,11 @@ class Figure:
 
 
 def figures() -> Iterator[Figure]:
-    yield Figure("lines of the product", lines(*PRODUCT), 75_030)
+    yield Figure("lines of the product", lines(*PRODUCT), 75_370)
     for package, most in PACKAGES.items():
         yield Figure(f"  of these {package}", lines(package), most)
-    yield Figure("lines of monitor and gate", lines("monitor", "gate"), 52_010)
-    yield Figure("lines of tests and experiments", lines("tests", "experiments"), 113_400)
+    yield Figure("lines of monitor and gate", lines("monitor", "gate"), 52_220)
+    yield Figure("lines of tests and experiments", lines("tests", "experiments"), 113_740)
     hard = [
         f"{path.relative_to(ROOT)}:{name}"
         for path in python_files(*PRODUCT)
@@ -330,8 +331,8 @@ def figures() -> Iterator[Figure]:
 
 
 PACKAGES: Final = {
-    "monitor": 48_600, "worker_server": 18_850, "gate": 3_470, "trainer": 2_150,
-    "dashboards": 1_950, "lightkeeper": 110,
+    "monitor": 48_750, "worker_server": 18_950, "gate": 3_470, "trainer": 2_150,
+    "dashboards": 1_950, "lightkeeper": 140,
 }  # fmt: skip
 
 

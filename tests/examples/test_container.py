@@ -115,11 +115,11 @@ def test_the_image_sees_what_the_wheel_is_built_of_and_nothing_else_of_the_check
         line for line in (CONTAINER / "Dockerfile.dockerignore").read_text().splitlines()
         if not line.startswith("#")
     ]  # fmt: skip
-    [package] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    package, entry = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
     behind = {link.resolve().name for link in (ROOT / package).iterdir() if link.is_symlink()}
     behind -= {"docs"}  # but for one page of it
     needed = {"pyproject.toml", "README.md", "LICENSE", "examples/container/*.lock", package,
-              "docs/on-call.md", *behind - {"trainer", "dashboards"}}  # fmt: skip
+              entry, "docs/on-call.md", *behind - {"trainer", "dashboards"}}  # fmt: skip
     copied = {words.split()[-1] for word, words in INSTRUCTIONS if word == "COPY"}
     assert needed & {package, *behind} == copied & {package, *behind}
     assert ignored == "*"
