@@ -158,7 +158,7 @@ def at_work(track: RankTrack, lull_s: float = _LULL_S) -> bool:
         return True
     seen = None if track.report is None else track.report.witness
     doing = Doing.UNKNOWN if seen is None else seen.doing
-    if doing is Doing.IO:
+    if doing in (Doing.IO, Doing.LOCK):  # who waits for a thread that saves or fetches
         return track.used is not None and _moves(track.used, doing)
     return (doing in LASTS or doing in _FETCHES) and _active(track)
 

@@ -361,6 +361,15 @@ def test_a_lock_is_no_work_however_many_cores_other_threads_use() -> None:
     assert Drive(fleet).run(45).evicted() == ["rg_1"]
 
 
+@pytest.mark.parametrize(("bytes_s", "accused"), [(5e6, set()), (2e3, {"rg_1.0"})])
+def test_who_waits_for_a_thread_that_writes_is_at_work(bytes_s, accused) -> None:
+    """The save of the step before, by `dcp.async_save`, is waited for by its future."""
+    writes = reports(lambda r: replace(r, process=replace(r.process, bytes_s=bytes_s)), "rg_1.0")
+    fleet = field(3, 1, at(20, stands("rg_1.0", "save", 40, Doing.LOCK)))
+    fleet.rank("rg_1.0").cores = 0.01
+    assert Drive(fleet, alter=writes).run(100).accused() == accused
+
+
 def test_a_rank_that_sleeps_before_it_tries_again_is_given_30_s() -> None:
     drive = Drive(field(3, 1, at(20, stands("rg_1.0", "download", 8, Doing.SLEEP)))).run(49)
     assert not drive.fired
