@@ -14,7 +14,9 @@ from itertools import chain
 
 from lightkeeper.monitor.detect.graph import WaitGraph
 from lightkeeper.monitor.detect.history import History
+from lightkeeper.monitor.detect.patience import blocked, works_long
 from lightkeeper.monitor.detect.quorum_participation import Attended
+from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.detect.wording import what_they_do
 from lightkeeper.monitor.model.names import GroupName, RankName
 from lightkeeper.monitor.model.verdict import Confidence, Kind, Verdict
@@ -278,9 +280,19 @@ def _absent(history: History, logs: Logs) -> Iterable[Verdict]:
         slowest_s = max((history.hang_after_s(track) for track in inside), default=0.0)
         if history.now_s - since_s < max(history.config.lag_absent_s, slowest_s):
             continue
-        does = what_they_do(history.groups()[group])[:2]
+        tracks = history.groups()[group]
+        does = what_they_do(tracks)[:2]
         reason = (
             f"{group} sends heartbeats and is in no quorum for {seconds(history.now_s - since_s)}, "
             f"while the others committed {log.others_commits} steps; {'; '.join(does)}"
         )
-        yield _lags(history, group, "absent", since_s, reason)
+        hangs = any(_hangs(track, history.config.lag_absent_s) for track in tracks)
+        confidence = Confidence.CERTAIN if hangs else Confidence.LIKELY
+        yield _lags(history, group, "absent", since_s, reason, confidence=confidence)
+
+
+def _hangs(track: RankTrack, long_s: float) -> bool:
+    """True if its stacks show it in a lock, file, socket or child for so long, where nothing moves:
+    nobody waits for it, but only another process trains again.
+    """
+    return track.stall_s >= long_s and blocked(track) and not works_long(track)

@@ -23,8 +23,9 @@ from tests.monitor.fleet import (
     pause,
     restart,
     shut_out,
+    stands,
 )
-from tests.monitor.fleet.told import steps
+from tests.monitor.fleet.told import reports, steps
 
 WATCHING = KeeperConfig(observe=True)
 
@@ -158,6 +159,17 @@ def test_a_group_that_beats_and_takes_no_part_is_named_after_two_timeouts() -> N
     assert "sends heartbeats and is in no quorum" in incident.verdict.reason
     assert not drive.evicts
     assert drive.kinds() == ["replica_lag"]
+
+
+@pytest.mark.parametrize(("bytes_s", "evicted"), [(2e3, ["rg_1"]), (5e6, [])])
+def test_a_group_that_hangs_is_evicted_although_the_others_train_without_it(bytes_s, evicted):
+    moves = reports(lambda r: replace(r, process=replace(r.process, bytes_s=bytes_s)), "rg_1.0")
+    script = [at(30, shut_out("rg_1")), at(30, stands("rg_1.0", "save", 40))]
+    fleet = SimFleet(3, 1, script, source="torchft", across=True)
+    fleet.tells_waits, fleet.rank("rg_1.0").cores = True, 0.01
+    drive = Drive(fleet, alter=moves).run(200)
+    assert drive.evicted() == evicted
+    assert "in save (train.py:40)" in drive.incident("replica_lag").verdict.reason
 
 
 # -- never: joiners, healers, victims, the evicted -----------------------------------------------
