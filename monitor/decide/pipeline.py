@@ -120,7 +120,7 @@ def _ended(
         asked = _asked(track) and track.doing != FINISHED_PHASE
         if asked and (track.rank in faultless or taken_along) and track.rank not in blamed:
             health[track.rank] = RankHealth.ENDED
-        elif track.rank in faultless:
+        elif track.rank in faultless and not asked:
             health[track.rank] = RankHealth.FINISHED
     return health
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lightkeeper.monitor.model.observation import Snapshot
-from lightkeeper.monitor.model.verdict import Confidence
+from lightkeeper.monitor.model.verdict import Confidence, RankHealth
 from lightkeeper.worker_server.wire import ACROSS, Doing, Frame, StateReport
 from tests.changed import replace
 from tests.monitor.fleet import Drive, SimFleet, at, leaves, pause
@@ -46,6 +46,7 @@ def test_a_hang_that_the_peers_timeout_ended_names_who_stood_and_says_who_gave_u
     assert f"ended by its launcher ({signal})" in reason
     assert f"job.1 gave up after {timeout_s}" in reason
     assert len(drive.fired) == 1
+    assert drive.last.rank_health["job.0"] is RankHealth.DEAD
 
 
 def test_who_stands_on_when_its_waiter_has_given_up_is_still_the_culprit() -> None:
