@@ -237,7 +237,8 @@ def find_absent(
     If outnumbered, those inside may have called one too many: their past decides, or nobody is
     accused.
     """
-    still = graph.awaited.intersection(graph.index.job.ranks) - graph.unbegun.union(graph.lost)
+    still = graph.awaited.intersection(graph.index.job.ranks)
+    still -= graph.unbegun.union(graph.lost, graph.index.unplaced)
     absentees = ((stuck, still.intersection(stuck.absent)) for stuck in graph.stuck)
     missing = [(stuck, ranks) for stuck, ranks in absentees if ranks]
     waited = grouped((rank, stuck) for stuck, ranks in missing for rank in ranks)

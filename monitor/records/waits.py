@@ -696,11 +696,9 @@ class Graph:
 
     @property
     def awaited(self) -> frozenset[int]:
-        """Ranks that others wait for, and that wait for nobody themselves, not even for anybody."""
+        """Ranks that others wait for, and that wait for nothing themselves."""
         alone = (self.rank_of(nodes[0]) for nodes in self.roots if len(nodes) == 1)
-        ranks = (rank for rank in alone if rank is not None)
-        place, heads = self.index.place, self.index.heads
-        return frozenset(rank for rank in ranks if None not in map(place, heads.get(rank, ())))
+        return frozenset(rank for rank in alone if rank is not None)
 
     def stuck_of(self, node: int) -> StuckCollective:
         return self.stuck[(node - len(self.ranks)) // 2]
