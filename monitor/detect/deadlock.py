@@ -21,7 +21,7 @@ from typing import Final
 
 from lightkeeper.monitor.detect.graph import Stuck, WaitGraph
 from lightkeeper.monitor.detect.history import History
-from lightkeeper.monitor.detect.patience import allowance, at_work, out_of_sight, works_long
+from lightkeeper.monitor.detect.patience import BLOCKS, allowance, at_work, out_of_sight, works_long
 from lightkeeper.monitor.detect.recorded import Opinion, due, opinion, opinion_across
 from lightkeeper.monitor.detect.track import INSIDE, RankTrack
 from lightkeeper.monitor.detect.wording import hidden_errors, what_they_do, where_they_wait
@@ -255,7 +255,6 @@ def _named(history: History, still_s: float) -> tuple[Finding, tuple[RankName, .
 STANDSTILL = "standstill"
 _SHOWN: Final = 4
 _STANDS = (RankStanding.WAITING, RankStanding.HELD, RankStanding.LEFT)
-_BLOCKS = frozenset({Doing.LOCK, Doing.IO, Doing.PROCESS, Doing.DATA})
 
 
 def standstill(history: History, graph: WaitGraph) -> Iterable[Verdict]:
@@ -313,7 +312,7 @@ def _all_standing(history: History, graph: WaitGraph) -> list[RankTrack] | None:
 def _blocked(track: RankTrack) -> bool:
     """A compilation in which nothing is computed waits for the lock of another one."""
     doing = Doing.UNKNOWN if track.witness is None else track.witness.doing
-    return doing in _BLOCKS or (doing is Doing.COMPILE and not at_work(track))
+    return doing in BLOCKS or (doing is Doing.COMPILE and not at_work(track))
 
 
 def _least_still_s(history: History, standing: Sequence[RankTrack], *, waits: bool) -> float:

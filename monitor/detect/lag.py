@@ -10,11 +10,12 @@ come and go, and that the cause is unknown.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import chain
 
 from lightkeeper.monitor.detect.graph import WaitGraph
 from lightkeeper.monitor.detect.history import History
-from lightkeeper.monitor.detect.patience import blocked, works_long
+from lightkeeper.monitor.detect.patience import BLOCKS, blocked, works_long
 from lightkeeper.monitor.detect.quorum_participation import Attended
 from lightkeeper.monitor.detect.track import RankTrack
 from lightkeeper.monitor.detect.wording import what_they_do
@@ -281,18 +282,19 @@ def _absent(history: History, logs: Logs) -> Iterable[Verdict]:
         if history.now_s - since_s < max(history.config.lag_absent_s, slowest_s):
             continue
         tracks = history.groups()[group]
-        does = what_they_do(tracks)[:2]
+        do = "; ".join(what_they_do(tracks)[:2])
         reason = (
             f"{group} sends heartbeats and is in no quorum for {seconds(history.now_s - since_s)}, "
-            f"while the others committed {log.others_commits} steps; {'; '.join(does)}"
+            f"while the others committed {log.others_commits} steps; {do}"
         )
-        hangs = any(_hangs(track, history.config.lag_absent_s) for track in tracks)
-        confidence = Confidence.CERTAIN if hangs else Confidence.LIKELY
-        yield _lags(history, group, "absent", since_s, reason, confidence=confidence)
+        hang = tuple(t.rank for t in tracks if _hangs(t, history.config.lag_absent_s))
+        confidence = Confidence.CERTAIN if hang else Confidence.LIKELY
+        verdict = _lags(history, group, "absent", since_s, reason, confidence=confidence)
+        yield replace(verdict, culprits=hang or verdict.culprits)
 
 
 def _hangs(track: RankTrack, long_s: float) -> bool:
     """True if its stacks show it in a lock, file, socket or child for so long, where nothing moves:
-    nobody waits for it, but only another process trains again.
+    nobody waits for it, but only another process trains again. Not in a sleep: it may end.
     """
-    return track.stall_s >= long_s and blocked(track) and not works_long(track)
+    return track.stall_s >= long_s and not works_long(track) and blocked(track, BLOCKS)

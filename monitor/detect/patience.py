@@ -28,8 +28,9 @@ LASTS = frozenset({Doing.COMPILE, Doing.SAVE, Doing.EVALUATE, Doing.START})
 """What may keep a healthy rank at one line for long while others wait."""
 FOR_OTHERS = frozenset({Doing.COLLECTIVE, Doing.STORE, Doing.GROUP})
 """Waits for other ranks: a rank that stands there is no root, whatever counters say."""
-_BLOCKS = frozenset({Doing.LOCK, Doing.IO, Doing.SLEEP, Doing.PROCESS, Doing.DATA})
-_STUCK = _BLOCKS | {Doing.SAVE}
+BLOCKS = frozenset({Doing.LOCK, Doing.IO, Doing.PROCESS, Doing.DATA})
+_STILL = BLOCKS | {Doing.SLEEP}
+_STUCK = _STILL | {Doing.SAVE}
 _BEFORE_THEY_GIVE_UP = 0.75
 """Share of its waiters' own timeout after which a blocked rank is called hung: the rest is for the
 second look, and for the eviction that is to come before the timeout."""
@@ -99,8 +100,8 @@ def undeclared(history: History, track: RankTrack) -> Allowance | None:
     lasting = _lasting(track)
     if lasting is not None:
         return Allowance.flat(config.lasting_floor_s, f"to {lasting}, by its stacks")
-    passing = {Doing.SLEEP, Doing.UNKNOWN if track.state in RUNNING else Doing.SLEEP}
-    if witness is None or witness.doing in passing:
+    computes = witness is not None and witness.doing is Doing.UNKNOWN and track.state in RUNNING
+    if witness is None or computes or witness.doing is Doing.SLEEP:
         return Allowance.flat(config.undeclared_floor_s, "where no phase is declared")
     if at_work(track):
         return Allowance.flat(config.undeclared_floor_s, "while a child or it is at work")
@@ -224,7 +225,7 @@ def _reasons(history: History, track: RankTrack) -> Iterable[Allowance]:
             yield Allowance.flat(config.healing_budget_s, "for first steps after heal")
 
 
-def blocked(track: RankTrack, kinds: frozenset[Doing] = _BLOCKS) -> bool:
+def blocked(track: RankTrack, kinds: frozenset[Doing] = _STILL) -> bool:
     """True if two stacks show it in a lock, file, socket, child or loader, and nothing moves there:
     that is no slow start and no long download.
     """

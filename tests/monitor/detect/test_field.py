@@ -42,7 +42,7 @@ from tests.monitor.fleet import (
     stands,
     traced,
 )
-from tests.monitor.fleet.told import Alter, reports, without_records
+from tests.monitor.fleet.told import process, reports, without_records
 
 DAY_S = 86_400.0
 
@@ -340,19 +340,14 @@ def test_a_lull_in_the_work_of_a_child_is_no_hang(lull_s, accused) -> None:
     assert Drive(fleet).run(85).accused() == accused
 
 
-def wakes(rank: str, times: float) -> Alter:
-    """Its main thread wakes so often a second."""
-    return reports(lambda r: replace(r, process=replace(r.process, wakes_s=times)), rank)
-
-
 @pytest.mark.parametrize(("times", "accused"), [(37.0, set()), (2.0, {"rg_1.0"})])
 def test_an_evaluation_that_uses_hardly_a_core_is_at_work_while_its_main_thread_wakes(
     times, accused
 ) -> None:
     """0.045 of a core, 37 wakes a second (field case long-evaluation, 2026-11-28)."""
     fleet = field(3, 1, at(20, stands("rg_1.0", "evaluate", 80, Doing.EVALUATE)))
-    fleet.rank("rg_1.0").cores = 0.045
-    assert Drive(fleet, alter=wakes("rg_1.0", times)).run(200).accused() == accused
+    wakes = reports(process(wakes_s=times, cores=0.045), "rg_1.0")
+    assert Drive(fleet, alter=wakes).run(200).accused() == accused
 
 
 def test_a_lock_is_no_work_however_many_cores_other_threads_use() -> None:
@@ -364,9 +359,8 @@ def test_a_lock_is_no_work_however_many_cores_other_threads_use() -> None:
 @pytest.mark.parametrize(("bytes_s", "accused"), [(5e6, set()), (2e3, {"rg_1.0"})])
 def test_who_waits_for_a_thread_that_writes_is_at_work(bytes_s, accused) -> None:
     """The save of the step before, by `dcp.async_save`, is waited for by its future."""
-    writes = reports(lambda r: replace(r, process=replace(r.process, bytes_s=bytes_s)), "rg_1.0")
+    writes = reports(process(bytes_s=bytes_s, cores=0.01), "rg_1.0")
     fleet = field(3, 1, at(20, stands("rg_1.0", "save", 40, Doing.LOCK)))
-    fleet.rank("rg_1.0").cores = 0.01
     assert Drive(fleet, alter=writes).run(100).accused() == accused
 
 

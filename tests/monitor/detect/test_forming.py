@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lightkeeper.monitor.model.verdict import Confidence
-from lightkeeper.worker_server.wire import Doing, MadeGroup, StateReport
-from tests.changed import replace
+from lightkeeper.worker_server.wire import Doing, MadeGroup
 from tests.monitor.fleet import Drive
 from tests.monitor.fleet.plain import PlainJob
-from tests.monitor.fleet.told import reports
+from tests.monitor.fleet.told import process, reports
 
 
 def test_a_group_that_one_rank_leaves_out_names_it_with_both_lines() -> None:
@@ -83,11 +82,8 @@ def test_a_job_whose_ranks_all_wait_for_the_lock_of_a_build_is_told(
         for number in range(3):
             job.stand(number, "build", 14, doing, "wait")
 
-    def busy(report: StateReport) -> StateReport:
-        return replace(report, process=replace(report.process, cores=cores))
-
-    drive = Drive(PlainJob(3, (0, strike), begins=False), alter=reports(busy)).run(ticks)
-    assert not drive.accused()
+    drive = Drive(PlainJob(3, (0, strike), begins=False), alter=reports(process(cores=cores)))
+    assert not drive.run(ticks).accused()
     assert bool(drive.fired) == fires
     if fires:
         assert "in build (train.py:14)" in drive.incident("deadlock").verdict.reason

@@ -7,7 +7,7 @@ from lightkeeper.monitor.model.eviction import Guard
 from lightkeeper.monitor.model.incident import State
 from lightkeeper.monitor.model.observation import Snapshot
 from lightkeeper.monitor.model.verdict import Confidence, Severity
-from lightkeeper.worker_server.wire import StepState
+from lightkeeper.worker_server.wire import Doing, StepState
 from tests.changed import replace
 from tests.monitor.fleet import (
     At,
@@ -25,7 +25,7 @@ from tests.monitor.fleet import (
     shut_out,
     stands,
 )
-from tests.monitor.fleet.told import reports, steps
+from tests.monitor.fleet.told import process, reports, steps
 
 WATCHING = KeeperConfig(observe=True)
 
@@ -161,12 +161,14 @@ def test_a_group_that_beats_and_takes_no_part_is_named_after_two_timeouts() -> N
     assert drive.kinds() == ["replica_lag"]
 
 
-@pytest.mark.parametrize(("bytes_s", "evicted"), [(2e3, ["rg_1"]), (5e6, [])])
-def test_a_group_that_hangs_is_evicted_although_the_others_train_without_it(bytes_s, evicted):
-    moves = reports(lambda r: replace(r, process=replace(r.process, bytes_s=bytes_s)), "rg_1.0")
-    script = [at(30, shut_out("rg_1")), at(30, stands("rg_1.0", "save", 40))]
+@pytest.mark.parametrize(
+    ("doing", "bytes_s", "evicted"),
+    [(Doing.LOCK, 2e3, ["rg_1"]), (Doing.LOCK, 5e6, []), (Doing.SLEEP, 2e3, [])],
+)
+def test_a_group_that_hangs_is_evicted_though_the_others_train_without_it(doing, bytes_s, evicted):
+    moves = reports(process(bytes_s=bytes_s, cores=0.01), "rg_1.0")
+    script = [at(30, shut_out("rg_1")), at(30, stands("rg_1.0", "save", 40, doing))]
     fleet = SimFleet(3, 1, script, source="torchft", across=True)
-    fleet.tells_waits, fleet.rank("rg_1.0").cores = True, 0.01
     drive = Drive(fleet, alter=moves).run(200)
     assert drive.evicted() == evicted
     assert "in save (train.py:40)" in drive.incident("replica_lag").verdict.reason

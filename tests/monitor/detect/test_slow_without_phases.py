@@ -29,7 +29,7 @@ from tests.monitor.fleet import (
     slow_in,
     slow_network,
 )
-from tests.monitor.fleet.told import reports
+from tests.monitor.fleet.told import process, reports
 
 WATCHING = KeeperConfig(observe=True)
 
@@ -79,10 +79,6 @@ def test_the_sentence_says_who_slows_whom_by_how_much_and_since_when() -> None:
 def stands(report: StateReport) -> StateReport:
     frame = Frame("Metrics.log_step", "train.py", 66)
     return replace(report, witness=Witness(frame, Doing.IO, 2, 2.0, 0.5))
-
-
-def process(**changes) -> Callable[[StateReport], StateReport]:
-    return lambda report: replace(report, process=replace(report.process, **changes))
 
 
 @pytest.mark.parametrize(

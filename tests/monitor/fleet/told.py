@@ -69,6 +69,11 @@ def reports(change: Callable[[StateReport], StateReport], *ranks: str, after: in
     return lambda seen: seen if seen.tick < after else alter(seen)
 
 
+def process(**changes) -> Callable[[StateReport], StateReport]:
+    """What the kernel says of it, changed so."""
+    return lambda report: replace(report, process=replace(report.process, **changes))
+
+
 def steps(change: Callable[[StepState], StepState], *ranks: str) -> Alter:
     """What they tell of their steps, changed so."""
 
