@@ -252,6 +252,19 @@ def test_a_thread_that_c_started_stays_unknown_to_threading():
     assert threading.active_count() == before
 
 
+def test_a_chore_that_fails_leaves_the_beat_unknown_to_threading(recwarn):
+    def fails() -> None:
+        threading.current_thread()  # as logging does, which may be given all warnings
+        raise OSError
+
+    before, chores = threading.active_count(), [fails]
+    beat = attach.Beat(lambda: None, None, chores, lambda: None)
+    beat.start()
+    eventually(lambda: not chores, "the chore is dropped")
+    assert threading.active_count() == before
+    beat.stop()
+
+
 def test_an_attach_that_gets_no_thread_leaves_no_page(run_dir, monkeypatch, recwarn):
     def no(self) -> None:
         raise RuntimeError("can't start new thread")

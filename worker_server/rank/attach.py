@@ -102,8 +102,9 @@ def start_sidecar(files: run_dir.RankFiles) -> subprocess.Popen[bytes]:
                 process_group=0,
                 pass_fds=(pidfd,),
             )
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            launcher.wait(_SHELL_S if words[0] == _SHELL else 0)
+        if words[0] == _SHELL:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                launcher.wait(_SHELL_S)
         return launcher
     finally:
         os.close(pidfd)
@@ -514,5 +515,6 @@ class Beat:
             chore()
         except Exception as exc:  # noqa: BLE001  the beat continues
             warn(f"lightkeeper: a chore of the beat failed: {exc!r}")
+            threading._active.pop(threading.get_ident(), None)  # type: ignore[attr-defined]  # logging may
             return False
         return True

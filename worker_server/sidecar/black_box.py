@@ -119,8 +119,8 @@ class BlackBox:
         return structs.replace(
             report,
             heads=heads,
-            addresses=self.network.addresses,
             witness=self._standstill.witness(mark, now_ns * 1e-9),
+            addresses=self.network.addresses,
             connections=self._odd(now_ns * 1e-9),
             machine=self._machine(now_ns * 1e-9),
             ending=None if process.alive else self._remains.ending(process),
