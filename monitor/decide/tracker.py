@@ -1060,15 +1060,13 @@ def _consequences_until_s(history: History, incident: Incident) -> float:
     marks, tracks = incident.milestones, _suspect_tracks(history, incident)
     if marks.evict_asked_s is not None:
         return marks.evict_asked_s
-    ended = (
-        marks.firing_s is not None
-        and incident.kind is not Kind.DEAD
-        and all(
-            track.died_s is not None and track.identity.incarnation in incident.incarnations
-            for track in tracks
-        )
+    if marks.firing_s is None or incident.kind is Kind.DEAD or not tracks:
+        return -math.inf
+    gone = all(
+        track.died_s is not None and track.identity.incarnation in incident.incarnations
+        for track in tracks
     )
-    return history.now_s if ended and tracks else -math.inf
+    return history.now_s if gone else -math.inf
 
 
 def _gave_up(track: RankTrack) -> bool:
